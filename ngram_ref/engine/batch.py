@@ -1,0 +1,178 @@
+"""Requests on their way through a batch, and what comes out of them.
+
+A `Job` is a checked prompt that waits, a `Row` one that decodes, a `Result` what the caller gets. Row b of a batch
+stands in row b of the KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ngram_ref.core.corpus import CorpusRequest
+from ngram_ref.core.tree import DraftTree
+from ngram_ref.engine.stopping import FinishReason, StopRules
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prompt that waits for its turn.
+
+    Attributes:
+        index: its place among the prompts of the call.
+        prompt_ids: at least one token id.
+        rules: when to stop.
+    """
+
+    index: int
+    prompt_ids: tuple[int, ...]
+    rules: StopRules
+
+
+class StepTimes(NamedTuple):
+    """Host times of one step in seconds; on a CUDA device a launch, not the work it starts."""
+
+    draft: float
+    upload: float
+    verify: float
+    learn: float
+    accept: float
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One request's part in one step.
+
+    Attributes:
+        tokens, parents: its tree, padding included, as `DraftTree` numbers the nodes.
+        seq_len: tokens committed before the step, the root excluded: the root's position.
+        accepted: accepted nodes, the root first, as the model accepted them.
+        emitted: the tokens kept of that: correct drafts, then the bonus token; shorter where the text ended.
+        times: of the whole step, shared by all rows of the batch.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    seq_len: int
+    accepted: tuple[int, ...]
+    emitted: tuple[int, ...]
+    times: StepTimes
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one prompt.
+
+    Attributes:
+        text: the new text, cut before a stop string; None without a tokenizer.
+        token_ids: the new ids only; an end-of-sequence id or the token that completes a stop string is the last one.
+        prompt_token_ids: the prompt as it was decoded from.
+        finish_reason: `"eos"` (a stop token was emitted), `"stop"` (a stop string), `"length"`, `"context"`, `"error"`.
+        num_steps: verify forwards that this request took part in.
+        num_correct_drafts: drafted tokens that were emitted.
+        num_proposed_drafts: drafted nodes, without roots and padding.
+        num_draft_tokens: n, the nodes of each tree.
+        error: what went wrong, where `finish_reason` is `"error"`.
+        steps: one `StepRecord` per step, with `record_steps=True`.
+    """
+
+    text: str | None
+    token_ids: list[int]
+    prompt_token_ids: list[int]
+    finish_reason: FinishReason
+    num_steps: int
+    num_correct_drafts: int
+    num_proposed_drafts: int
+    num_draft_tokens: int
+    error: str | None = None
+    steps: tuple[StepRecord, ...] | None = None
+
+    @property
+    def accept_length(self) -> float:
+        """New tokens per step, bonus tokens included: 1.0 is plain decoding. 0.0 if there was no step."""
+        return len(self.token_ids) / self.num_steps if self.num_steps else 0.0
+
+    @property
+    def accept_rate(self) -> float:
+        """Correct drafts per proposed draft. 0.0 if nothing was proposed."""
+        return self.num_correct_drafts / self.num_proposed_drafts if self.num_proposed_drafts else 0.0
+
+
+class Row:
+    """A request while it decodes.
+
+    Args:
+        job: the prompt.
+        text: the same request as the corpus follows it.
+        record_steps: whether to keep a `StepRecord` per step.
+    """
+
+    def __init__(self, job: Job, text: CorpusRequest, record_steps: bool) -> None:
+        self.job = job
+        self.text = text
+        self.token_ids: list[int] = []
+        self.finish_reason = job.rules.finish_at(self.token_ids)  # nothing to do where there is no room
+        self._error: str | None = None
+        self._num_steps = self._num_correct = self._num_proposed = 0
+        self._steps: list[StepRecord] | None = [] if record_steps else None
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens committed in the cache: all but the last one, which is the root."""
+        return len(self.job.prompt_ids) + len(self.token_ids) - 1
+
+    @property
+    def max_depth(self) -> int:
+        """Largest depth of a draft: accepted as a whole, it leaves room for the bonus token."""
+        return self.job.rules.room - len(self.token_ids) - 1
+
+    def take(self, tree: DraftTree, row: int, accepted: Sequence[int], tokens: Sequence[int], times: StepTimes) -> None:
+        """Take the outcome of a step, up to where the text ends.
+
+        Args:
+            tree: the batch's tree.
+            row: this request's row in it.
+            accepted: accepted nodes, the root first.
+            tokens: the correct drafts and the bonus token.
+            times: of the step.
+        """
+        emitted: list[int] = []
+        for token in tokens:
+            self.token_ids.append(token)
+            emitted.append(token)
+            self.finish_reason = self.job.rules.finish_at(self.token_ids)
+            if self.finish_reason is not None:
+                break
+        self.text.extend(emitted)
+        parents = tree.parents[row]
+        self._num_steps += 1
+        self._num_correct += min(len(accepted) - 1, len(emitted))
+        self._num_proposed += int((parents >= 0).sum())
+        if self._steps is not None:
+            nodes = tuple(tree.tokens[row].tolist()), tuple(parents.tolist())
+            seq_len = self.seq_len - len(emitted)
+            self._steps.append(StepRecord(*nodes, seq_len, tuple(accepted), tuple(emitted), times))
+
+    def fail(self, error: BaseException) -> None:
+        """End the request with an error; what it emitted stays."""
+        self.finish_reason = "error"
+        self._error = f"{type(error).__name__}: {error}"
+
+    def result(self, num_draft_tokens: int) -> Result:
+        """Sum up. The request must have finished."""
+        if self.finish_reason is None:
+            raise RuntimeError("the request has not finished")
+        rules = self.job.rules
+        return Result(
+            text=None if rules.tokenizer is None else rules.cut(rules.decode(self.token_ids)),
+            token_ids=self.token_ids,
+            prompt_token_ids=list(self.job.prompt_ids),
+            finish_reason=self.finish_reason,
+            num_steps=self._num_steps,
+            num_correct_drafts=self._num_correct,
+            num_proposed_drafts=self._num_proposed,
+            num_draft_tokens=num_draft_tokens,
+            error=self._error,
+            steps=None if self._steps is None else tuple(self._steps),
+        )
