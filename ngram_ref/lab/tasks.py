@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_CODE = '''class Inventory:
+_CODE = """class Inventory:
     def __init__(self):
         self.items = {}
 
@@ -21,7 +21,7 @@ _CODE = '''class Inventory:
 
     def count(self):
         return sum(self.items.values())
-'''
+"""
 
 _PEOPLE = (
     "Anna Schmidt, 34, lives in Berlin and works as a baker. Her brother Jonas Schmidt, 29, lives in Hamburg and works "
