@@ -81,8 +81,11 @@ def target_tokens(logits: torch.Tensor, bitmask: torch.Tensor | None = None) -> 
     if bitmask is None:
         return logits.argmax(dim=-1)
     allowed = unpack_bitmask(bitmask, logits.shape)
-    best = logits.masked_fill(~allowed, float("-inf")).argmax(dim=-1)
-    return torch.where(allowed.any(dim=-1), best, -1)
+    best = logits.masked_fill(~allowed, float("-inf")).argmax(dim=-1, keepdim=True)
+    # Where every allowed logit is −inf itself, the argmax may fall on a forbidden token: take the first allowed one.
+    first = allowed.byte().argmax(dim=-1, keepdim=True)
+    target = torch.where(allowed.gather(-1, best), best, torch.where(allowed.gather(-1, first), first, -1))
+    return target.squeeze(-1)
 
 
 def unpack_bitmask(bitmask: torch.Tensor, shape: torch.Size | tuple[int, int, int]) -> torch.Tensor:

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import index
 
 import numpy as np
 
@@ -80,6 +81,8 @@ class DraftConfig:
                 f"capacity must exceed max_trie_depth = {self.max_trie_depth} (one n-gram and the root), "
                 f"not {self.capacity}"
             )
+        if not isinstance(self.learn_prompt, bool):
+            raise TypeError(f"learn_prompt must be True or False, not {self.learn_prompt!r}")
         if self.match_type not in ("BFS", "PROB"):
             raise ValueError(f'match_type must be "BFS" (recency) or "PROB" (frequency), not {self.match_type!r}')
 
@@ -99,8 +102,9 @@ class CorpusRequest:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append emitted tokens: drafts match them from now on; they are learned with the next `NgramCorpus.learn`."""
-        self.ids.extend(tokens)
-        self._corpus._queue.append((self, tokens))
+        checked = _checked(tokens)
+        self.ids.extend(checked)
+        self._corpus._queue.append((self, checked))
 
 
 class NgramCorpus:
@@ -120,7 +124,7 @@ class NgramCorpus:
     def __init__(self, config: DraftConfig | None = None) -> None:
         self.config = config or DraftConfig()
         self.trie = Trie(self.config.capacity, self.config.match_type)
-        self._queue: list[tuple[CorpusRequest, Sequence[int]]] = []
+        self._queue: list[tuple[CorpusRequest, list[int]]] = []
         least, most, deepest = self.config.min_bfs_breadth, self.config.max_bfs_breadth, self.config.max_trie_depth - 1
         # How many children to follow, by depth of the trie node: falls from `most` to `least` at the deepest match.
         self._breadth = [least + (deepest - depth) * (most - least) // deepest for depth in range(deepest + 1)]
@@ -132,14 +136,14 @@ class NgramCorpus:
         Args:
             prompt_ids: token ids, at least one. An end-of-sequence id among them is a token like any other.
         """
-        request = CorpusRequest(self, list(prompt_ids))
+        request = CorpusRequest(self, _checked(prompt_ids))
         if self.config.learn_prompt:
             self._count(request, request.ids)
         return request
 
     def insert(self, ids: Sequence[int]) -> None:
         """Learn a text at once. Its n-grams do not run on into another text's."""
-        self._count(CorpusRequest(self, []), ids)
+        self._count(CorpusRequest(self, []), _checked(ids))
 
     def learn(self) -> None:
         """Work off what `CorpusRequest.extend` has queued, in that order."""
@@ -248,6 +252,18 @@ class NgramCorpus:
                 return
             negative, _, node, parent = heappop(heap)
             probability, place = -negative, sprout.add(parent, trie.token[node])
+
+
+def _checked(tokens: Sequence[int]) -> list[int]:
+    """Copy token ids to a list of Python integers, which the trie packs with node numbers.
+
+    Raises:
+        TypeError, ValueError: an id that is no integer, is negative, or takes more than 32 bits.
+    """
+    ids = list(map(index, tokens))
+    if ids and not 0 <= min(ids) <= max(ids) < 1 << 32:
+        raise ValueError(f"token ids must lie between 0 and 2**32 - 1, found {min(ids)} and {max(ids)}")
+    return ids
 
 
 class _Sprout:

@@ -56,8 +56,8 @@ def derive_tree_links(mask: BoolArray) -> tuple[IntArray, IntArray]:
     >>> derive_tree_links(mask)
     (array([[ 1,  3, -1, -1]]), array([[-1,  2, -1, -1]]))
     """
-    bs, n, _ = mask.shape
     parents = parents_from_mask(mask)
+    bs, n = parents.shape
     next_token = np.full((bs, n), -1, dtype=np.int64)
     next_sibling = np.full((bs, n), -1, dtype=np.int64)
     for b in range(bs):
@@ -85,8 +85,8 @@ def derive_tree_links_vectorized(mask: BoolArray) -> tuple[IntArray, IntArray]:
     >>> derive_tree_links_vectorized(np.array([[[1, 0, 0], [1, 1, 0], [1, 0, 1]]], dtype=bool))
     (array([[ 1, -1, -1]]), array([[-1,  2, -1]]))
     """
-    bs, n, _ = mask.shape
     parents = parents_from_mask(mask)
+    bs, n = parents.shape
     # One key per node, its parent's place in the flattened batch; a stable sort puts siblings side by side, in order.
     flat_parents = (parents + n * np.arange(bs)[:, None]).ravel()
     child = np.flatnonzero(parents.ravel() >= 0)

@@ -72,14 +72,14 @@ class DraftTree:
             parents: the same shape; −1 for node 0 (the root) and for padding, else an index smaller than the node's.
 
         Raises:
+            TypeError: not integers.
             ValueError: the shapes differ, a parent does not come before its child, a pad is not at the end, or what
                 `check()` refuses.
 
         >>> DraftTree.from_parents([5, 6, 0], [-1, 0, -1]).is_padding
         array([[False, False,  True]])
         """
-        token_rows = np.atleast_2d(np.asarray(tokens, dtype=np.int64))
-        parent_rows = np.atleast_2d(np.asarray(parents, dtype=np.int64))
+        token_rows, parent_rows = _integer_rows("tokens", tokens), _integer_rows("parents", parents)
         if token_rows.shape != parent_rows.shape:
             raise ValueError(f"tokens {token_rows.shape} and parents {parent_rows.shape} differ in shape")
         if (parent_rows >= np.arange(parent_rows.shape[1])).any() or (parent_rows < -1).any():
@@ -258,6 +258,14 @@ def _highest_bit(bits: npt.NDArray[np.uint64]) -> IntArray:
     indices = np.where(bits != 0, exponents + 64 * np.arange(bits.shape[-1]), 0)
     highest: IntArray = indices.max(axis=-1).astype(np.int64) - 1
     return highest
+
+
+def _integer_rows(name: str, values: npt.ArrayLike) -> IntArray:
+    """Take integers `[bs, n]` or `[n]` as int64 `[bs, n]`; fractions are refused rather than cut off."""
+    array = np.atleast_2d(np.asarray(values))
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, not {_kind(array)}")
+    return array.astype(np.int64)
 
 
 def _kind(value: Any) -> str:

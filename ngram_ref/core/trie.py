@@ -71,7 +71,7 @@ class Trie:
         ranked = self._ranked.get(node)
         if ranked is None:
             child = self._child[node]
-            return [child] if child >= 0 else []
+            return [child][:limit] if child >= 0 else []
         first_edge = node << _SHIFT
         return [self._edges[first_edge | (rank & _LOW)] for rank in ranked[:limit]]
 

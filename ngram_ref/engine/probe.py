@@ -8,17 +8,15 @@ decode wrong text without a word, so it is refused.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from ngram_ref.core.tree import DraftTree
 from ngram_ref.engine.kv_cache import LayerShape
-
-if TYPE_CHECKING:
-    from ngram_ref.engine.target import Target
 
 # The largest difference of logits, relative to the largest logit, that a change of shapes may cause by rounding. Wide
 # for float64, since many models compute softmax and norms in float32 all the same.
@@ -120,28 +118,34 @@ def _layer_shape(model_name: str, layer: Any) -> LayerShape:
     return LayerShape((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3]))
 
 
-def check_tree_logits(target: Target) -> None:
+def check_tree_logits(
+    model: Any, facts: ModelFacts, score_tree: Callable[[list[int], DraftTree], torch.Tensor]
+) -> None:
     """Verify a small tree in one forward and its paths in plain forwards, and compare.
+
+    Args:
+        model: the model.
+        facts: its facts.
+        score_tree: `Target.score_tree` of the target under test.
 
     Raises:
         ValueError: the forward over the tree fails, or the logits differ by more than rounding.
     """
-    name, facts = type(target.model).__name__, target.facts
-    n = len(_PARENTS)
+    name, n = type(model).__name__, len(_PARENTS)
     # Distinct tokens, spread over the vocabulary; tiny vocabularies repeat some, which the comparison does not mind
     # as long as siblings differ.
     stride = max(1, facts.embedding_size // (n + _PREFIX))
     ids = [(1 + index * stride) % facts.embedding_size for index in range(n + _PREFIX)]
     prompt, tree = ids[: _PREFIX + 1], DraftTree.from_parents([ids[_PREFIX:]], [_PARENTS])
     try:
-        from_tree = target.score_tree(prompt, tree).double()
+        from_tree = score_tree(prompt, tree).double()
     except Exception as error:
         raise ValueError(f"{name} cannot verify a tree: its forward with a 4-D mask fails with {error!r}") from error
     leaves = range(n - 3, n)
     paths = [[int(node) for node in tree.mask[0, leaf].nonzero()[0]] for leaf in leaves]
     texts = torch.tensor([[*prompt[:-1], *(ids[_PREFIX + node] for node in path)] for path in paths])
     with torch.no_grad():
-        logits = target.model(input_ids=texts.to(facts.device)).logits[:, _PREFIX:].double().cpu()
+        logits = model(input_ids=texts.to(facts.device)).logits[:, _PREFIX:].double().cpu()
     plain = torch.empty_like(from_tree)
     plain[torch.tensor(paths)] = logits
     difference = ((from_tree - plain).abs().max() / plain.abs().max().clamp(min=1e-30)).item()

@@ -64,7 +64,7 @@ class Target:
         self.facts: ModelFacts = probe_model(model)
         self.cache = WindowedCache(self.facts.layers, self.facts.dtype, self.facts.device)
         self._busy = threading.Lock()
-        check_tree_logits(self)
+        check_tree_logits(model, self.facts, self.score_tree)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
