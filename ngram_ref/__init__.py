@@ -7,7 +7,8 @@
 """
 
 from ngram_ref.core.accept import AcceptResult, accept_by_links, accept_greedy
-from ngram_ref.core.corpus import DraftConfig, NgramCorpus
+from ngram_ref.core.config import DraftConfig
+from ngram_ref.core.corpus import NgramCorpus
 from ngram_ref.core.links import (
     TreeIndices,
     derive_tree_links,

@@ -143,8 +143,8 @@ class DraftTree:
             raise ValueError("padding must stand at the end of a row: move the real nodes to the front")
         if (self.tokens[pads] != 0).any():
             raise ValueError("padding must carry token 0 (a node that is no pad needs a parent)")
-        if (self.tokens < 0).any():
-            raise ValueError(f"tokens must not be negative, found {self.tokens.min()}")
+        for row, node in np.argwhere(self.tokens < 0):
+            raise ValueError(f"tokens must not be negative, but row {row}, node {node} is {self.tokens[row, node]}")
         for row, (tokens, parents) in enumerate(zip(self.tokens.tolist(), self.parents.tolist(), strict=True)):
             seen: dict[tuple[int, int], int] = {}
             for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
@@ -225,6 +225,10 @@ def check_mask_form(mask: BoolArray) -> None:
     Raises:
         TypeError: not a boolean numpy array.
         ValueError: not `[bs, n, n]` with at least one request and one node.
+
+    >>> check_mask_form(np.ones((1, 2, 3), dtype=bool))
+    Traceback (most recent call last):
+    ValueError: mask must be square, [bs, n, n] with bs >= 1 and n >= 1, not (1, 2, 3)
     """
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
         raise TypeError(f"mask must be a boolean numpy array, not {_kind(mask)}: use mask != 0")

@@ -11,7 +11,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ngram_ref.core.corpus import DraftConfig, NgramCorpus
+from ngram_ref.core.config import DraftConfig
+from ngram_ref.core.corpus import NgramCorpus
 from ngram_ref.engine.batch import Job, Result, Row, StepTimes
 from ngram_ref.engine.kv_cache import bucket_length
 from ngram_ref.engine.prompts import encode_prompts

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ngram_ref.core.corpus import DraftConfig
+from ngram_ref.core.config import DraftConfig
 from ngram_ref.engine.default_model import DEFAULT_MODEL, fetch_default_model
 from ngram_ref.engine.generate import generate
 from ngram_ref.engine.models import load_model

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ngram_ref.core.corpus import DraftConfig
+from ngram_ref.core.config import DraftConfig
 from ngram_ref.engine.audit import audit
 from ngram_ref.engine.batch import Result
 from ngram_ref.engine.generate import generate
