@@ -65,7 +65,7 @@ class Result:
     """What became of one prompt.
 
     Attributes:
-        text: the new text, cut before a stop string; None without a tokenizer.
+        text: the new text, cut before a stop string; None without a tokenizer, or where it cannot decode the tokens.
         token_ids: the new ids only; an end-of-sequence id or the token that completes a stop string is the last one.
         prompt_token_ids: the prompt as it was decoded from.
         finish_reason: `"eos"` (a stop token was emitted), `"stop"` (a stop string), `"length"`, `"context"`, `"error"`.
@@ -159,13 +159,24 @@ class Row:
         self.finish_reason = "error"
         self._error = f"{type(error).__name__}: {error}"
 
+    def _text(self) -> str | None:
+        """Decode the new text; a tokenizer that cannot ends this request with an error, not the whole call."""
+        rules = self.job.rules
+        if rules.tokenizer is None:
+            return None
+        try:
+            return rules.cut(rules.decode(self.token_ids))
+        except Exception as error:
+            self.fail(error)
+            return None
+
     def result(self, num_draft_tokens: int) -> Result:
         """Sum up. The request must have finished."""
         if self.finish_reason is None:
             raise RuntimeError("the request has not finished")
-        rules = self.job.rules
+        text = self._text()  # first, since it may fail and change the reason
         return Result(
-            text=None if rules.tokenizer is None else rules.cut(rules.decode(self.token_ids)),
+            text=text,
             token_ids=self.token_ids,
             prompt_token_ids=list(self.job.prompt_ids),
             finish_reason=self.finish_reason,

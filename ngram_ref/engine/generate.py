@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 
@@ -53,11 +55,11 @@ def generate(
         TypeError, ValueError: an argument that cannot work, before any work is done; prompts are named by index.
         RuntimeError: the target is decoding in another thread.
     """
-    target = as_target(model)
     drafter, n = _choose_corpus(draft, corpus)
     _check_count("max_new_tokens", max_new_tokens, least=0)
     _check_count("max_batch_size", max_batch_size, least=1)
     stop_strings = _check_stop(stop, tokenizer)
+    target = as_target(model)
     jobs = _make_jobs(target, tokenizer, prompts, max_new_tokens, stop_strings)
     with target.exclusive(), tqdm(total=len(jobs), disable=len(jobs) <= max_batch_size, unit="prompt") as bar:
         results = _decode(target, drafter, n, deque(jobs), max_batch_size, record_steps, bar)
@@ -81,10 +83,10 @@ def _decode(
         while waiting and len(rows) < max_batch_size:
             job = waiting.popleft()
             rows.append(Row(job, corpus.start(job.prompt_ids), record_steps))
-            _guarded(rows[-1:], lambda: _prefill(target, len(rows) - 1, rows[-1]))
+            _guarded(rows[-1:], partial(_prefill, target, len(rows) - 1, rows[-1]))
             _release_finished(target, rows, n, results, bar)
         if rows:
-            _guarded(rows, lambda: _step(target, corpus, n, rows))
+            _guarded(rows, partial(_step, target, corpus, n, rows))
             _release_finished(target, rows, n, results, bar)
     return results
 
@@ -121,7 +123,8 @@ def _step(target: Target, corpus: NgramCorpus, n: int, rows: Sequence[Row]) -> N
     times = StepTimes(*(end - start for start, end in pairwise(clock)))
     for place, row in enumerate(rows):
         accepted = [node for node in accept_index[place] if node >= 0]
-        row.take(tree, place, accepted, tokens[place][: accept_length[place]], times)
+        emitted = tokens[place][: accept_length[place]]
+        _guarded([row], partial(row.take, tree, place, accepted, emitted, times))
 
 
 def _release_finished(target: Target, rows: list[Row], n: int, results: dict[int, Result], bar: Any) -> None:
@@ -141,6 +144,8 @@ def _choose_corpus(draft: DraftConfig | None, corpus: NgramCorpus | None) -> tup
     """Settle on a corpus and on n; a `draft` beside a corpus may differ in `num_draft_tokens` alone."""
     if draft is not None and not isinstance(draft, DraftConfig):
         raise TypeError(f"draft must be an nr.DraftConfig, not {type(draft).__name__}")
+    if corpus is not None and not all(hasattr(corpus, name) for name in ("config", "start", "draft", "learn")):
+        raise TypeError(f"corpus must be an nr.NgramCorpus, not {type(corpus).__name__}")
     if corpus is None:
         draft = draft or DraftConfig()
         return NgramCorpus(draft), draft.num_draft_tokens
@@ -158,7 +163,7 @@ def _choose_corpus(draft: DraftConfig | None, corpus: NgramCorpus | None) -> tup
 
 def _check_count(name: str, value: Any, least: int) -> None:
     """Refuse what is no integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an int, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
@@ -166,6 +171,8 @@ def _check_count(name: str, value: Any, least: int) -> None:
 
 def _check_stop(stop: str | Sequence[str], tokenizer: Any) -> tuple[str, ...]:
     """Check stop strings."""
+    if not isinstance(stop, (str, Sequence)):
+        raise TypeError(f"stop must be a string or a sequence of strings, not {stop!r}")
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     for string in strings:
         if not isinstance(string, str):
@@ -185,11 +192,10 @@ def _make_jobs(
     stop_ids = stop_token_ids(target.model)
     jobs = []
     for index, ids in enumerate(encode_prompts(tokenizer, prompts, facts.embedding_size, facts.context_length)):
-        window = facts.sliding_window
-        if window is not None and len(ids) + max_new_tokens > window:
+        if facts.reach is not None and len(ids) + max_new_tokens > facts.reach.tokens:
             raise ValueError(
-                f"prompt {index} asks for a context of {len(ids)} + {max_new_tokens} tokens, but the model has layers "
-                f"that attend to the last {window} only (a sliding window): lower max_new_tokens or shorten the prompt"
+                f"prompt {index} asks for a context of {len(ids)} + {max_new_tokens} tokens, but the model "
+                f"{facts.reach.reason}: lower max_new_tokens or shorten the prompt"
             )
         room = None if facts.context_length is None else facts.context_length - len(ids)
         jobs.append(Job(index, tuple(ids), StopRules(max_new_tokens, room, stop_ids, stop_strings, tokenizer)))

@@ -126,6 +126,11 @@ class WindowedCache(Cache):
             # The right side is gathered whole before anything is written: a path's slots may overlap its targets.
             storage[:, rows, target] = storage[:, rows, source]
 
+    def clear_row(self, row: int) -> None:
+        """Set a row to zero. Attention gives unseen slots the weight 0, but 0 times a NaN left there is NaN."""
+        for storage in self.storages:
+            storage[:, row] = 0
+
     def move_row(self, source: int, target: int) -> None:
         """Copy a row over another, to keep the rows of a shrinking batch consecutive."""
         for storage in self.storages:

@@ -23,6 +23,20 @@ from ngram_ref.engine.kv_cache import LayerShape
 _ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _PREFIX = 4  # tokens before the tree of the check
 _PARENTS = [-1, 0, 0, 1, 2, 2, 3, 4, 5]  # a root with two branches, three paths of four nodes
+_LENGTH = 1024  # slots that the check attends to: some models measure windows in slots, which a short cache would hide
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How long a text may get before the model computes it otherwise than a short one.
+
+    Attributes:
+        tokens: prompt and new tokens together.
+        reason: what the model does beyond, to follow "the model".
+    """
+
+    tokens: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class ModelFacts:
         vocab_size: V, the width of the model's logits.
         embedding_size: how many token ids can be embedded.
         context_length: the longest text, in tokens; None where the config names none.
-        sliding_window: tokens that the narrowest layer attends to; None where all layers see everything.
+        reach: how long a text may get; None where nothing but the context limits it.
         layers: shapes of the KV cache.
         dtype, device: of the model's weights.
         attention: the attention implementation, `"sdpa"` or `"eager"`.
@@ -43,7 +57,7 @@ class ModelFacts:
     vocab_size: int
     embedding_size: int
     context_length: int | None
-    sliding_window: int | None
+    reach: Reach | None
     layers: tuple[LayerShape, ...]
     dtype: torch.dtype
     device: torch.device
@@ -54,11 +68,6 @@ class ModelFacts:
     def additive_mask(self) -> bool:
         """Whether attention takes its mask as 0 and −inf to add, instead of a boolean one."""
         return self.attention == "eager"
-
-    def still_hold(self, model: Any) -> bool:
-        """Whether the model is still where and what it was when it was probed."""
-        current = (model.dtype, model.device, model.config._attn_implementation)
-        return current == (self.dtype, self.device, self.attention)
 
 
 def probe_model(model: Any) -> ModelFacts:
@@ -77,25 +86,52 @@ def probe_model(model: Any) -> ModelFacts:
             f"{name} runs on {config._attn_implementation!r} attention, which takes no tree mask: load it with "
             'attn_implementation="sdpa" (or "eager")'
         )
-    if model.training:
-        raise ValueError(f"{name} is in training mode, where dropout changes its tokens: call model.eval() first")
+    refuse_training(model)
     outputs = _first_forward(model)
-    cache = getattr(outputs, "cache", None) or outputs.past_key_values
+    cache = getattr(outputs, "cache", None) or getattr(outputs, "past_key_values", None)
     layers = tuple(_layer_shape(name, layer) for layer in getattr(cache, "layers", ()))
     if not layers:
         raise ValueError(f"{name} keeps no key-value cache of attention layers, so its text cannot be continued")
-    windows = [layer.sliding_window for layer in cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
     return ModelFacts(
         vocab_size=outputs.logits.shape[-1],
         embedding_size=model.get_input_embeddings().weight.shape[0],
         context_length=getattr(config.get_text_config(), "max_position_embeddings", None),
-        sliding_window=min(windows, default=None),
+        reach=_find_reach(config, cache),
         layers=layers,
         dtype=model.dtype,
         device=model.device,
         attention=config._attn_implementation,
         cache_argument="cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values",
     )
+
+
+def refuse_training(model: Any) -> None:
+    """Refuse a model in training mode.
+
+    Raises:
+        ValueError: it is.
+    """
+    if model.training:
+        raise ValueError(
+            f"{type(model).__name__} is in training mode, where dropout changes its tokens: call model.eval() first"
+        )
+
+
+def _find_reach(config: Any, cache: Any) -> Reach | None:
+    """Find what limits a text beside the context: sliding windows, and rotary frequencies for long texts."""
+    reaches = [
+        Reach(
+            layer.sliding_window, f"has layers that attend to the last {layer.sliding_window} only (a sliding window)"
+        )
+        for layer in cache.layers
+        if isinstance(layer, DynamicSlidingWindowLayer)
+    ]
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    for parameters in (rope, *rope.values()):  # of all layers, or by type of layer
+        if isinstance(parameters, dict) and parameters.get("rope_type") == "longrope":
+            tokens = parameters["original_max_position_embeddings"]
+            reaches.append(Reach(tokens, f"has other rotary frequencies for texts beyond {tokens} tokens (longrope)"))
+    return min(reaches, key=lambda reach: reach.tokens, default=None)
 
 
 @torch.no_grad()
@@ -119,14 +155,14 @@ def _layer_shape(model_name: str, layer: Any) -> LayerShape:
 
 
 def check_tree_logits(
-    model: Any, facts: ModelFacts, score_tree: Callable[[list[int], DraftTree], torch.Tensor]
+    model: Any, facts: ModelFacts, score_trees: Callable[[list[list[int]], DraftTree, int], torch.Tensor]
 ) -> None:
-    """Verify a small tree in one forward and its paths in plain forwards, and compare.
+    """Verify two small trees in one forward and their paths in plain forwards, and compare.
 
     Args:
         model: the model.
         facts: its facts.
-        score_tree: `Target.score_tree` of the target under test.
+        score_trees: `Target.score_trees` of the target under test.
 
     Raises:
         ValueError: the forward over the tree fails, or the logits differ by more than rounding.
@@ -136,20 +172,22 @@ def check_tree_logits(
     # as long as siblings differ.
     stride = max(1, facts.embedding_size // (n + _PREFIX))
     ids = [(1 + index * stride) % facts.embedding_size for index in range(n + _PREFIX)]
-    prompt, tree = ids[: _PREFIX + 1], DraftTree.from_parents([ids[_PREFIX:]], [_PARENTS])
+    prompt, tree = ids[: _PREFIX + 1], DraftTree.from_parents([ids[_PREFIX:]] * 2, [_PARENTS] * 2)
     try:
-        from_tree = score_tree(prompt, tree).double()
+        # The second row stands behind a shorter prefix, and behind nothing that the first one sees.
+        both = score_trees([prompt, prompt[2:]], tree, _LENGTH).double()
     except Exception as error:
         raise ValueError(f"{name} cannot verify a tree: its forward with a 4-D mask fails with {error!r}") from error
     leaves = range(n - 3, n)
-    paths = [[int(node) for node in tree.mask[0, leaf].nonzero()[0]] for leaf in leaves]
-    texts = torch.tensor([[*prompt[:-1], *(ids[_PREFIX + node] for node in path)] for path in paths])
-    with torch.no_grad():
-        logits = model(input_ids=texts.to(facts.device)).logits[:, _PREFIX:].double().cpu()
-    plain = torch.empty_like(from_tree)
-    plain[torch.tensor(paths)] = logits
-    difference = ((from_tree - plain).abs().max() / plain.abs().max().clamp(min=1e-30)).item()
-    if not difference <= _ROUNDING.get(facts.dtype, 0.0):
+    paths = torch.tensor([tree.mask[0, leaf].nonzero()[0].tolist() for leaf in leaves])
+    differences = []
+    for from_tree, prefix in zip(both, (prompt[:-1], prompt[2:-1]), strict=True):
+        texts = torch.tensor([[*prefix, *(ids[_PREFIX + node] for node in path)] for path in paths])
+        with torch.no_grad():
+            plain = model(input_ids=texts.to(facts.device)).logits[:, len(prefix) :].double().cpu()
+        differences.append((from_tree[paths] - plain).abs().max() / plain.abs().max().clamp(min=1e-30))
+    difference = torch.stack(differences).max().item()
+    if not difference <= _ROUNDING.get(facts.dtype, 0.0):  # so that NaN is refused, too
         raise ValueError(
             f"{name} cannot verify a tree: logits of a tree and of its paths differ by {difference:.1e} of the largest "
             f"logit, {_ROUNDING.get(facts.dtype, 0.0):.0e} being rounding in {facts.dtype}. The model ignores the "

@@ -38,7 +38,7 @@ def encode_prompts(tokenizer: Any, prompts: Any, vocab_size: int, context_length
 def _is_single(prompts: Any) -> bool:
     """Tell one prompt from a sequence of prompts."""
     if isinstance(prompts, (np.ndarray, torch.Tensor)):
-        return prompts.ndim == 1
+        return prompts.ndim < 2
     if isinstance(prompts, (str, Mapping)) or not isinstance(prompts, Sequence):
         return True  # what is no prompt at all is refused, by name, when it is encoded
     return len(prompts) > 0 and (_is_id(prompts[0]) or isinstance(prompts[0], Mapping))
@@ -77,6 +77,8 @@ def _to_ids(tokenizer: Any, index: int, prompt: Any) -> list[int]:
         )
     if tokenizer is None:
         raise ValueError(f"prompt {index} is text, but tokenizer is None: pass a tokenizer, or token ids")
+    if is_chat and tokenizer.chat_template is None:
+        raise ValueError(f"prompt {index} is a chat, but the tokenizer has no chat template: pass a string instead")
     if not is_chat:
         return list(tokenizer(prompt)["input_ids"])
     return list(tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False))

@@ -57,12 +57,16 @@ class StopRules:
 
         It then reaches into that token's text, and begins at most its own length before. So it is enough to decode a
         tail: one that grows until it holds that many characters before the last token (there are tokens without any
-        text, and characters of several tokens), and a few more, since decoding a tail can garble its first character.
+        text), all of them whole (a character may be spelled by several tokens, and a tail that begins inside one can
+        garble what follows).
         """
         longest = max(map(len, self.stop_strings))
         size = longest + 8
-        while size < len(token_ids) and len(self.decode(token_ids[-size:-1])) < longest + 4:
-            size *= 2
+        while size < len(token_ids):
+            before = self.decode(token_ids[-size:-1])
+            if len(before) >= longest + 4 and "\ufffd" not in before:
+                break
+            size += 1 + size // 4
         tail = self.decode(token_ids[-size:])
         return any(stop in tail for stop in self.stop_strings)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from ngram_ref.core.accept import AcceptResult, accept_greedy
 from ngram_ref.core.links import reconstruct_indices_from_tree_mask
 from ngram_ref.core.tree import DraftTree
 from ngram_ref.engine.kv_cache import WindowedCache, bucket_length
-from ngram_ref.engine.probe import ModelFacts, check_tree_logits, probe_model
+from ngram_ref.engine.probe import ModelFacts, check_tree_logits, probe_model, refuse_training
+from ngram_ref.kept import kept_with
 
 PREFILL_CHUNK = 512  # tokens a forward; bounds the memory of a long prompt's attention
 
@@ -64,7 +65,7 @@ class Target:
         self.facts: ModelFacts = probe_model(model)
         self.cache = WindowedCache(self.facts.layers, self.facts.dtype, self.facts.device)
         self._busy = threading.Lock()
-        check_tree_logits(model, self.facts, self.score_tree)
+        check_tree_logits(model, self.facts, self.score_trees)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -82,12 +83,13 @@ class Target:
 
     @torch.no_grad()
     def prefill(self, row: int, ids: Sequence[int]) -> None:
-        """Commit tokens to an empty row: a prompt without its last token, which is the first root.
+        """Clear a row and commit tokens to it: a prompt without its last token, which is the first root.
 
         Args:
             row: cache row, reserved.
             ids: token ids; may be empty.
         """
+        self.cache.clear_row(row)
         for start in range(0, len(ids), PREFILL_CHUNK):
             chunk = torch.tensor([ids[start : start + PREFILL_CHUNK]], device=self.facts.device)
             slots = torch.arange(start, start + chunk.shape[1], device=self.facts.device)[None]
@@ -149,11 +151,29 @@ class Target:
         """
         if len(tree.tokens) != 1 or len(prompt_ids) == 0 or int(tree.tokens[0, 0]) != prompt_ids[-1]:
             raise ValueError("tree must be a single tree whose root is the last of prompt_ids")
-        prefix = list(prompt_ids[:-1])
+        return self.score_trees([prompt_ids], tree)[0]
+
+    def score_trees(self, prompts: Sequence[Sequence[int]], tree: DraftTree, length: int = 0) -> torch.Tensor:
+        """Verify a batch of trees, each behind a prompt; nothing is committed.
+
+        Args:
+            prompts: token ids, one list per row of `tree`; the last id of each is its tree's root.
+            tree: valid trees.
+            length: slots that attention sees, at least.
+
+        Returns:
+            Logits `[bs, n, V]` on the CPU.
+
+        Raises:
+            RuntimeError: the target is decoding.
+        """
         with self.exclusive():
-            self.cache.reserve(1, bucket_length(len(prompt_ids) + tree.tokens.shape[1]))
-            self.prefill(0, prefix)
-            return self.verify(self.upload(tree, [len(prefix)]))[0].cpu()
+            seq_lens = [len(prompt) - 1 for prompt in prompts]
+            self.cache.reserve(len(prompts), bucket_length(max(length, max(seq_lens) + tree.tokens.shape[1])))
+            for row, prompt in enumerate(prompts):
+                self.prefill(row, prompt[:-1])
+            inputs = self.upload(tree, seq_lens)
+            return self.verify(replace(inputs, length=max(length, inputs.length))).cpu()
 
     def _forward(self, module: Any, tokens: torch.Tensor, visible: torch.Tensor, positions: torch.Tensor) -> Any:
         """Call the model or its trunk on the open window. `visible`: bool `[bs, q, length]`."""
@@ -188,19 +208,6 @@ def tree_attention_mask(mask: torch.Tensor, seq_lens: torch.Tensor, length: int)
     return (place < 0)[:, None, :] | (mask.gather(2, node) & in_window[:, None, :])
 
 
-class _Kept:
-    """What hangs on a model: its target. A copy of the model starts without one (a target cannot be copied)."""
-
-    def __init__(self) -> None:
-        self.target: Target | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Kept:
-        return _Kept()
-
-    def __reduce__(self) -> tuple[type[_Kept], tuple[()]]:
-        return _Kept, ()
-
-
 def as_target(model: Any) -> Target:
     """Take a target as it is, or the one that is kept with a model as long as the model lives.
 
@@ -209,16 +216,20 @@ def as_target(model: Any) -> Target:
 
     Raises:
         TypeError: neither.
-        ValueError: the model cannot be verified as a tree.
+        ValueError: the model cannot be verified as a tree, or is in training mode.
     """
     if isinstance(model, Target):
-        return model
-    if not isinstance(model, torch.nn.Module) or not hasattr(model, "generation_config"):
+        target = model
+    elif isinstance(model, torch.nn.Module) and hasattr(model, "generation_config"):
+        form = (
+            model.dtype,
+            model.device,
+            getattr(model.config, "_attn_implementation", None),
+        )  # another form is probed anew
+        target = kept_with(model, ("target", *form), lambda: Target(model))
+    else:
         raise TypeError(
             f"model must be a causal language model of transformers or an nr.Target, not {type(model).__name__}"
         )
-    kept = model.__dict__.setdefault("_ngram_ref_kept", _Kept())
-    if kept.target is None or not kept.target.facts.still_hold(model):
-        kept.target = Target(model)
-    target: Target = kept.target
+    refuse_training(target.model)
     return target
