@@ -604,7 +604,7 @@ BAD_ARGUMENTS = {
     "chat without a template": (
         {"prompts": [GOOD, [{"role": "user", "content": "A"}]], "tokenizer": byte_fallback_tokenizer()},
         ValueError,
-        "prompt 1 is a chat, but the tokenizer has no chat template",
+        "prompt 1 is a chat that the tokenizer cannot render.*chat template",
     ),
     "one message": ({"prompts": {"role": "user", "content": "A"}}, TypeError, "prompt 0 must be"),
     "nested ids": ({"prompts": [[GOOD]]}, TypeError, "prompt 0 must be"),

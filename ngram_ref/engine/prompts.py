@@ -77,11 +77,12 @@ def _to_ids(tokenizer: Any, index: int, prompt: Any) -> list[int]:
         )
     if tokenizer is None:
         raise ValueError(f"prompt {index} is text, but tokenizer is None: pass a tokenizer, or token ids")
-    if is_chat and tokenizer.chat_template is None:
-        raise ValueError(f"prompt {index} is a chat, but the tokenizer has no chat template: pass a string instead")
     if not is_chat:
         return list(tokenizer(prompt)["input_ids"])
-    return list(tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False))
+    try:
+        return list(tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False))
+    except Exception as error:  # no template, roles that it does not know, …
+        raise ValueError(f"prompt {index} is a chat that the tokenizer cannot render: {error}") from error
 
 
 def _is_chat(prompt: Sequence[Any]) -> bool:
