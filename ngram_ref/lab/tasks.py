@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 _CODE = """class Inventory:
     def __init__(self):
@@ -59,3 +60,27 @@ TASKS = (
     ),
     Task("open chat", "Tell me a short story about a lighthouse keeper who learns to play the violin.", 128),
 )
+
+PEOPLE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "people": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 5,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "maxLength": 40},
+                    "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                    "city": {"type": "string", "maxLength": 40},
+                    "job": {"type": "string", "maxLength": 40},
+                },
+                "required": ["name", "age", "city", "job"],
+            },
+        }
+    },
+    "required": ["people"],
+}
+
+GRAMMAR_TASK = Task("JSON by schema", f"List the people in this text as JSON, compact.\n\n{_PEOPLE}", 200)
