@@ -16,11 +16,13 @@ from ngram_ref.core.links import (
     reconstruct_indices_from_tree_mask,
 )
 from ngram_ref.core.tree import DraftTree
+from ngram_ref.core.walk import fill_tree_bitmask
 from ngram_ref.engine.audit import audit
 from ngram_ref.engine.batch import Result, StepRecord
 from ngram_ref.engine.generate import generate
 from ngram_ref.engine.models import load_model
 from ngram_ref.engine.target import Target
+from ngram_ref.grammar.compile import any_json, ebnf, json_schema, regex
 
 __all__ = [
     "AcceptResult",
@@ -33,10 +35,15 @@ __all__ = [
     "TreeIndices",
     "accept_by_links",
     "accept_greedy",
+    "any_json",
     "audit",
     "derive_tree_links",
     "derive_tree_links_vectorized",
+    "ebnf",
+    "fill_tree_bitmask",
     "generate",
+    "json_schema",
     "load_model",
     "reconstruct_indices_from_tree_mask",
+    "regex",
 ]

@@ -26,8 +26,8 @@ from ngram_ref.core.accept import (
     accept_by_links,
     accept_greedy,
     accept_targets,
+    mask_logits,
     target_tokens,
-    unpack_bitmask,
 )
 
 Rows = list[list[int]]
@@ -173,11 +173,13 @@ def test_target_tokens_equal_a_plain_loop_over_the_allowed_tokens(vocab_size: in
 
 
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 100])
-def test_unpacking_asks_every_bit(vocab_size: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_masking_asks_every_bit(vocab_size: int, dtype: torch.dtype) -> None:
     words = random_words(np.random.default_rng(vocab_size), 6, vocab_size)
-    unpacked = unpack_bitmask(torch.from_numpy(words.copy()), (2, 3, vocab_size))
-    assert unpacked.shape == (2, 3, vocab_size)
-    assert unpacked.reshape(6, vocab_size).tolist() == [[allows(row, v) for v in range(vocab_size)] for row in words]
+    logits = torch.randn(2, 3, vocab_size, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    masked = mask_logits(logits, torch.from_numpy(words.copy())).reshape(6, vocab_size).tolist()
+    for row, before, after in zip(words, logits.reshape(6, vocab_size).tolist(), masked, strict=True):
+        assert after == [value if allows(row, v) else float("-inf") for v, value in enumerate(before)]
 
 
 def test_without_a_bitmask_and_with_all_ones_the_target_is_the_argmax() -> None:

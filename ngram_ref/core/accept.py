@@ -80,35 +80,41 @@ def target_tokens(logits: torch.Tensor, bitmask: torch.Tensor | None = None) -> 
     """
     if bitmask is None:
         return logits.argmax(dim=-1)
-    allowed = unpack_bitmask(bitmask, logits.shape)
-    best = logits.masked_fill(~allowed, float("-inf")).argmax(dim=-1, keepdim=True)
-    # Where every allowed logit is −inf itself, the argmax may fall on a forbidden token: take the first allowed one.
-    first = allowed.byte().argmax(dim=-1, keepdim=True)
-    target = torch.where(allowed.gather(-1, best), best, torch.where(allowed.gather(-1, first), first, -1))
-    return target.squeeze(-1)
+    best = mask_logits(logits, bitmask).argmax(dim=-1, keepdim=True)
+    word = bitmask.view(*logits.shape[:2], -1).gather(-1, best >> 5)
+    # In a row that allows nothing every logit is −inf, and the argmax is a token like any other: forbidden.
+    return torch.where((word >> (best & 31) & 1).bool(), best, -1).squeeze(-1)
 
 
-def unpack_bitmask(bitmask: torch.Tensor, shape: torch.Size | tuple[int, int, int]) -> torch.Tensor:
-    """Unpack a bitmask to booleans: int32 `[bs * n, W]` to bool `[bs, n, V]`.
+def mask_logits(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:
+    """Set the logits of forbidden tokens to −inf; those of allowed ones stay above it.
+
+    Each byte of the bitmask is looked up as eight limits, +inf or −inf, and the smaller of logit and limit is taken:
+    on a CPU this is several times faster than unpacking to booleans. (Little-endian, as all of torch's platforms.)
 
     Args:
-        bitmask: int32 `[bs * n, W]` with `W = ceil(V / 32)`.
-        shape: `(bs, n, V)`.
+        logits: floating point `[bs, n, V]`.
+        bitmask: int32 `[bs * n, ceil(V / 32)]`, on the logits' device.
 
     Raises:
         TypeError, ValueError: the bitmask has another dtype or shape.
 
-    >>> unpack_bitmask(torch.tensor([[0b110]], dtype=torch.int32), (1, 1, 3))
-    tensor([[[False,  True,  True]]])
+    >>> mask_logits(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[0b101]], dtype=torch.int32))
+    tensor([[[1., -inf, 2.]]])
     """
-    bs, n, vocab_size = shape
+    bs, n, vocab_size = logits.shape
     words = (vocab_size + 31) // 32
     if bitmask.dtype != torch.int32:
         raise TypeError(f"bitmask must be int32, not {bitmask.dtype}")
     if bitmask.shape != (bs * n, words):
         raise ValueError(f"bitmask must be [bs * n, ceil(V / 32)] = {[bs * n, words]}, not {list(bitmask.shape)}")
-    bits = bitmask[:, :, None] >> torch.arange(32, dtype=torch.int32, device=bitmask.device)
-    return (bits & 1).bool().view(bs, n, 32 * words)[:, :, :vocab_size]
+    byte, bit = torch.arange(256, device=logits.device)[:, None], torch.arange(8, device=logits.device)
+    limit_of_byte = torch.where((byte >> bit & 1).bool(), float("inf"), float("-inf")).to(logits.dtype)
+    limits = limit_of_byte.index_select(0, bitmask.view(torch.uint8).flatten().int())
+    limits = limits.view(bs, n, 32 * words)[:, :, :vocab_size]
+    # An allowed logit may be −inf itself: it is raised to the least finite number, to win against forbidden ones. A
+    # forbidden one may be NaN, which `minimum` would keep.
+    return torch.fmin(logits.clamp(min=torch.finfo(logits.dtype).min), limits)
 
 
 def accept_targets(targets: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> AcceptResult:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from ngram_ref.core.corpus import CorpusRequest
 from ngram_ref.core.tree import DraftTree
 from ngram_ref.engine.stopping import FinishReason, StopRules
+from ngram_ref.grammar.compiler import CompiledGrammar
+from ngram_ref.grammar.schema_check import Unenforced
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class Job:
         index: its place among the prompts of the call.
         prompt_ids: at least one token id.
         rules: when to stop.
+        grammar: what the new text must follow; None for anything.
     """
 
     index: int
     prompt_ids: tuple[int, ...]
     rules: StopRules
+    grammar: CompiledGrammar | None = None
 
 
 class StepTimes(NamedTuple):
@@ -37,6 +41,7 @@ class StepTimes(NamedTuple):
     upload: float
     verify: float
     learn: float
+    walk: float
     accept: float
 
 
@@ -65,14 +70,16 @@ class Result:
     """What became of one prompt.
 
     Attributes:
-        text: the new text, cut before a stop string; None without a tokenizer, or where it cannot decode the tokens.
+        text: the new text, cut before a stop string; None without a tokenizer, or where that cannot decode it.
         token_ids: the new ids only; an end-of-sequence id or the token that completes a stop string is the last one.
         prompt_token_ids: the prompt as it was decoded from.
-        finish_reason: `"eos"` (a stop token was emitted), `"stop"` (a stop string), `"length"`, `"context"`, `"error"`.
+        finish_reason: `"eos"` (a stop token was emitted), `"stop"` (a stop string), `"length"`, `"context"`,
+            `"grammar"` (it ended without a stop token), `"dead_end"` (it allows no token), `"error"`.
         num_steps: verify forwards that this request took part in.
         num_correct_drafts: drafted tokens that were emitted.
         num_proposed_drafts: drafted nodes, without roots and padding.
         num_draft_tokens: n, the nodes of each tree.
+        unenforced: keywords of the request's JSON schema that its text may break (see `nr.json_schema`).
         error: what went wrong, where `finish_reason` is `"error"`.
         steps: one `StepRecord` per step, with `record_steps=True`.
     """
@@ -85,6 +92,7 @@ class Result:
     num_correct_drafts: int
     num_proposed_drafts: int
     num_draft_tokens: int
+    unenforced: tuple[Unenforced, ...] = ()
     error: str | None = None
     steps: tuple[StepRecord, ...] | None = None
 
@@ -106,13 +114,19 @@ class Row:
         job: the prompt.
         text: the same request as the corpus follows it.
         record_steps: whether to keep a `StepRecord` per step.
+
+    Attributes:
+        token_ids: the new tokens so far.
+        state: the grammar's, behind those tokens; None without a grammar.
+        finish_reason: None while the request decodes.
     """
 
     def __init__(self, job: Job, text: CorpusRequest, record_steps: bool) -> None:
         self.job = job
         self.text = text
         self.token_ids: list[int] = []
-        self.finish_reason = job.rules.finish_at(self.token_ids)  # nothing to do where there is no room
+        self.state = None if job.grammar is None else job.grammar.start()
+        self.finish_reason = self._reason_to_end()  # nothing to do where there is no room
         self._error: str | None = None
         self._num_steps = self._num_correct = self._num_proposed = 0
         self._steps: list[StepRecord] | None = [] if record_steps else None
@@ -139,11 +153,12 @@ class Row:
         """
         emitted: list[int] = []
         for token in tokens:
-            self.token_ids.append(token)
+            self._read(token)
             emitted.append(token)
-            self.finish_reason = self.job.rules.finish_at(self.token_ids)
             if self.finish_reason is not None:
                 break
+        if len(tokens) < len(accepted) and self.finish_reason is None:
+            self.finish_reason = "dead_end"  # the last accepted node has no target token: nothing is allowed there
         self.text.extend(emitted)
         parents = tree.parents[row]
         self._num_steps += 1
@@ -153,6 +168,21 @@ class Row:
             nodes = tuple(tree.tokens[row].tolist()), tuple(parents.tolist())
             seq_len = self.seq_len - len(emitted)
             self._steps.append(StepRecord(*nodes, seq_len, tuple(accepted), tuple(emitted), times))
+
+    def _read(self, token: int) -> None:
+        """Take one token; say whether the text ends with it."""
+        # Checked always: a token outside the grammar means that a mask was wrong, and the text must not go on.
+        if self.state is not None and not self.state.accept_token(token):
+            raise RuntimeError(f"token {token} was emitted, but the grammar refuses it behind {self.token_ids}")
+        self.token_ids.append(token)
+        self.finish_reason = self._reason_to_end()
+
+    def _reason_to_end(self) -> FinishReason | None:
+        """Say why the text ends with its last token, None where it goes on."""
+        reason = self.job.rules.finish_at(self.token_ids)
+        if self.state is not None and self.state.is_terminated() and reason not in ("eos", "stop"):
+            return "grammar"
+        return reason
 
     def fail(self, error: BaseException) -> None:
         """End the request with an error; what it emitted stays."""
@@ -184,6 +214,7 @@ class Row:
             num_correct_drafts=self._num_correct,
             num_proposed_drafts=self._num_proposed,
             num_draft_tokens=num_draft_tokens,
+            unenforced=() if self.job.grammar is None else self.job.grammar.description.unenforced,
             error=self._error,
             steps=None if self._steps is None else tuple(self._steps),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from numbers import Integral
@@ -17,9 +17,12 @@ from ngram_ref.core.config import DraftConfig
 from ngram_ref.core.corpus import NgramCorpus
 from ngram_ref.engine.batch import Job, Result, Row, StepTimes
 from ngram_ref.engine.kv_cache import bucket_length
+from ngram_ref.engine.masking import fill_bitmask, keep_grammar_tree
 from ngram_ref.engine.prompts import encode_prompts
 from ngram_ref.engine.stopping import StopRules, stop_token_ids
 from ngram_ref.engine.target import Target, as_target
+from ngram_ref.grammar.compile import Grammar, GrammarChoice, fit_grammar
+from ngram_ref.grammar.compiler import CompiledGrammar
 
 
 def generate(
@@ -30,6 +33,7 @@ def generate(
     max_new_tokens: int = 128,
     draft: DraftConfig | None = None,
     corpus: NgramCorpus | None = None,
+    grammar: GrammarChoice | Sequence[GrammarChoice] = None,
     stop: str | Sequence[str] = (),
     max_batch_size: int = 8,
     record_steps: bool = False,
@@ -43,6 +47,8 @@ def generate(
         max_new_tokens: tokens to emit at most, per prompt.
         draft: how to draft; `DraftConfig()` by default, or the corpus's own config.
         corpus: a corpus to draft from and to teach; by default a new one, shared by the prompts of this call.
+        grammar: what the new texts must follow (`nr.json_schema`, `nr.regex`, `nr.ebnf`, `nr.any_json`), one for all
+            prompts or one per prompt, None for no grammar. A text ends where its grammar does.
         stop: strings that end a text; it is cut before them.
         max_batch_size: prompts that decode side by side; the others wait, and take a row as soon as one is free.
         record_steps: whether results keep a `StepRecord` per step.
@@ -61,6 +67,7 @@ def generate(
     stop_strings = _check_stop(stop, tokenizer)
     target = as_target(model)
     jobs = _make_jobs(target, tokenizer, prompts, max_new_tokens, stop_strings)
+    jobs = _add_grammars(target, tokenizer, jobs, grammar)
     with target.exclusive(), tqdm(total=len(jobs), disable=len(jobs) <= max_batch_size, unit="prompt") as bar:
         results = _decode(target, drafter, n, deque(jobs), max_batch_size, record_steps, bar)
     drafter.learn()  # the last step's tokens, for a corpus that is kept
@@ -113,12 +120,15 @@ def _step(target: Target, corpus: NgramCorpus, n: int, rows: Sequence[Row]) -> N
     tree = corpus.draft([row.text for row in rows], n, [row.max_depth for row in rows])
     clock.append(perf_counter())
     inputs = target.upload(tree, [row.seq_len for row in rows])
+    grammar_tree_host = keep_grammar_tree(tree, rows)
     clock.append(perf_counter())
     logits = target.verify(inputs)
     clock.append(perf_counter())
     corpus.learn()  # the tokens of the step before: learning runs behind the forward, so it lags by one step
     clock.append(perf_counter())
-    accept_index, accept_length, tokens = (part.tolist() for part in target.accept(inputs, logits))
+    bitmask = fill_bitmask(grammar_tree_host, rows, target.facts.vocab_size)
+    clock.append(perf_counter())
+    accept_index, accept_length, tokens = (part.tolist() for part in target.accept(inputs, logits, bitmask))
     clock.append(perf_counter())
     times = StepTimes(*(end - start for start, end in pairwise(clock)))
     for place, row in enumerate(rows):
@@ -182,6 +192,21 @@ def _check_stop(stop: str | Sequence[str], tokenizer: Any) -> tuple[str, ...]:
     if strings and tokenizer is None:
         raise ValueError("stop needs a tokenizer to find strings in the text: pass one")
     return strings
+
+
+def _add_grammars(
+    target: Target, tokenizer: Any, jobs: list[Job], grammar: GrammarChoice | Sequence[GrammarChoice]
+) -> list[Job]:
+    """Compile the grammars and give each job its own."""
+    many = [grammar] * len(jobs) if grammar is None or isinstance(grammar, (Grammar, CompiledGrammar)) else grammar
+    if not isinstance(many, Sequence) or isinstance(many, str):
+        raise TypeError(
+            f"grammar must be made by nr.json_schema, nr.regex, nr.ebnf or nr.any_json, not {grammar!r:.80}"
+        )
+    if len(many) != len(jobs):
+        raise ValueError(f"grammar has {len(many)} entries for {len(jobs)} prompts: give one each, or a single one")
+    tokens = (tokenizer, target.facts.vocab_size, stop_token_ids(target.model))
+    return [replace(job, grammar=fit_grammar(one, *tokens)) for job, one in zip(jobs, many, strict=True)]
 
 
 def _make_jobs(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-FinishReason = Literal["eos", "stop", "length", "context", "error"]
+FinishReason = Literal["eos", "stop", "length", "context", "grammar", "dead_end", "error"]
 
 
 @dataclass(frozen=True)

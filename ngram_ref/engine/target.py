@@ -129,9 +129,17 @@ class Target:
         return logits
 
     @torch.no_grad()
-    def accept(self, inputs: VerifyInputs, logits: torch.Tensor) -> AcceptResult:
-        """Accept greedily, and commit the accepted path's keys and values."""
-        result = accept_greedy(logits, inputs.tokens, inputs.mask)
+    def accept(self, inputs: VerifyInputs, logits: torch.Tensor, bitmask: torch.Tensor | None = None) -> AcceptResult:
+        """Accept greedily among the tokens that a host bitmask allows, and commit the accepted path's keys and values.
+
+        Args:
+            inputs: the batch.
+            logits: `[bs, n, V]`, of `verify`.
+            bitmask: int32 `[bs * n, ceil(V / 32)]` on the CPU, or None.
+        """
+        if bitmask is not None:
+            bitmask = bitmask.to(self.facts.device)
+        result = accept_greedy(logits, inputs.tokens, inputs.mask, bitmask)
         self.cache.commit(inputs.seq_lens, result.accept_index)
         return result
 

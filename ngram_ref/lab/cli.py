@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ngram_ref.core.config import DraftConfig
+from ngram_ref.engine.batch import Result
 from ngram_ref.engine.default_model import DEFAULT_MODEL, fetch_default_model
 from ngram_ref.engine.generate import generate
 from ngram_ref.engine.models import load_model
 from ngram_ref.engine.target import Target
+from ngram_ref.grammar.compile import Grammar, ebnf, json_schema, regex
 from ngram_ref.lab.demo import origin_of_tokens, run_demo
 from ngram_ref.lab.viz.terminal import BRACKETS, COLOURS, Marks, tokens_terminal
 
@@ -36,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
-    except (ValueError, TypeError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"ngram-ref {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -61,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="at most, per prompt (128)")
     decode.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a text before this string")
     decode.add_argument("--origins", action="store_true", help="mark which tokens were drafted")
+    decode.add_argument("--json", action="store_true", help="print one JSON object per prompt, a line each")
+    _add_grammar_options(decode)
     _add_model_options(decode)
     _add_draft_options(decode, names=tuple(_DRAFT_OPTIONS))
     decode.set_defaults(run=_generate)
@@ -68,6 +74,26 @@ def _parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch-model", help="download and convert the default model, and say where it is")
     fetch.set_defaults(run=_fetch_model)
     return parser
+
+
+def _add_grammar_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name a grammar, of which one may be given."""
+    grammars = parser.add_mutually_exclusive_group()
+    grammars.add_argument("--json-schema", type=Path, metavar="FILE", help="constrain texts to JSON by this schema")
+    grammars.add_argument("--regex", metavar="PATTERN", help="constrain texts to this regular expression")
+    grammars.add_argument("--ebnf", type=Path, metavar="FILE", help="constrain texts to these EBNF rules (root ::= …)")
+    parser.add_argument(
+        "--allow-unenforced", action="store_true", help="take a schema with keywords that cannot be enforced"
+    )
+
+
+def _grammar(options: argparse.Namespace) -> Grammar | None:
+    """Make the grammar that the options name."""
+    if options.json_schema is not None:
+        return json_schema(options.json_schema.read_text("utf-8"), allow_unenforced=options.allow_unenforced)
+    if options.regex is not None:
+        return regex(options.regex)
+    return None if options.ebnf is None else ebnf(options.ebnf.read_text("utf-8"))
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +146,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _generate(options: argparse.Namespace) -> int:
     """Decode the prompts given."""
-    draft = _draft_config(options)
+    draft, grammar = _draft_config(options), _grammar(options)
     model, tokenizer = _load(options)
     is_chat = not options.raw and tokenizer.chat_template is not None
     prompts = [[{"role": "user", "content": text}] if is_chat else text for text in options.prompt]
@@ -130,18 +156,32 @@ def _generate(options: argparse.Namespace) -> int:
         prompts,
         max_new_tokens=options.max_new_tokens,
         draft=draft,
+        grammar=grammar,
         stop=options.stop,
         record_steps=options.origins,
     )
     for result in results:
-        text = tokens_terminal(origin_of_tokens(tokenizer, result), _marks()) if options.origins else result.text
-        print(text)
-        print(
-            f"-- {len(result.token_ids)} tokens, {result.num_steps} steps, accept length {result.accept_length:.2f}, "
-            f"{result.finish_reason}{': ' + result.error if result.error else ''}",
-            file=sys.stderr,
-        )
+        if options.json:
+            print(json.dumps(_as_json(result), ensure_ascii=False))
+        else:
+            _show(result, tokenizer)
     return 1 if any(result.error for result in results) else 0
+
+
+def _show(result: Result, tokenizer: Any) -> None:
+    """Print a result for people: the text on stdout, what it took on stderr."""
+    print(result.text if result.steps is None else tokens_terminal(origin_of_tokens(tokenizer, result), _marks()))
+    print(
+        f"-- {len(result.token_ids)} tokens, {result.num_steps} steps, accept length {result.accept_length:.2f}, "
+        f"{result.finish_reason}{': ' + result.error if result.error else ''}",
+        file=sys.stderr,
+    )
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    """A result as JSON values."""
+    names = ("text", "token_ids", "finish_reason", "num_steps", "accept_length", "accept_rate", "error")
+    return {name: getattr(result, name) for name in names} | {"unenforced": [str(gap) for gap in result.unenforced]}
 
 
 def _fetch_model(options: argparse.Namespace) -> int:

@@ -1,20 +1,25 @@
-"""`python -m ngram_ref demo`: three tasks on the default model, with and without n-gram trees, in one run."""
+"""`python -m ngram_ref demo`: tasks on the default model, with and without n-gram trees, in one run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import Any
 
+import jsonschema
 import torch
 
 from ngram_ref.core.config import DraftConfig
 from ngram_ref.engine.audit import audit
 from ngram_ref.engine.batch import Result
 from ngram_ref.engine.generate import generate
+from ngram_ref.engine.stopping import stop_token_ids
 from ngram_ref.engine.target import Target
-from ngram_ref.lab.tasks import TASKS, Task
+from ngram_ref.grammar.compile import json_schema
+from ngram_ref.lab.tasks import GRAMMAR_TASK, PEOPLE_SCHEMA, TASKS, Task
 from ngram_ref.lab.viz.terminal import BRACKETS, Marks, tokens_terminal
 from ngram_ref.lab.viz.tokens import StepTokens, token_texts
 
@@ -50,6 +55,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Timed:
+    """A result and the seconds that it took."""
+
+    result: Result
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TaskRun:
     """A task, decoded in all `WAYS`.
 
@@ -82,6 +95,8 @@ def run_demo(name: str, target: Target, tokenizer: Any, num_draft_tokens: int, s
     for task in TASKS:
         runs.append(decode_task(target, tokenizer, task, num_draft_tokens))
         _show_run(runs[-1], target, tokenizer, show, marks)
+    grammar_runs = decode_by_schema(target, tokenizer, GRAMMAR_TASK, num_draft_tokens)
+    _show_grammar_runs(*grammar_runs, tokenizer, show, marks)
     for line in _table(runs):
         show(line)
     show(_LEGEND)
@@ -104,6 +119,20 @@ def decode_task(target: Target, tokenizer: Any, task: Task, num_draft_tokens: in
         "trees": Measured(result.token_ids, perf_counter() - lookup_end),
     }
     return TaskRun(task, measured, result)
+
+
+def decode_by_schema(target: Target, tokenizer: Any, task: Task, num_draft_tokens: int) -> tuple[Timed, Timed]:
+    """Decode the grammar task one token at a time, and through trees: the same schema, the same tokens."""
+    grammar = json_schema(PEOPLE_SCHEMA)
+    grammar.compile(tokenizer, target.facts.vocab_size, stop_token_ids(target.model))  # not part of what is timed
+    runs = []
+    for n in (1, num_draft_tokens):
+        draft, limit, start = DraftConfig(num_draft_tokens=n), task.max_new_tokens, perf_counter()
+        results = generate(
+            target, tokenizer, task.chat, max_new_tokens=limit, draft=draft, grammar=grammar, record_steps=True
+        )
+        runs.append(Timed(results[0], perf_counter() - start))
+    return runs[0], runs[1]
 
 
 def _hugging_face(model: Any, prompt: torch.Tensor, max_new_tokens: int, **options: Any) -> list[int]:
@@ -141,10 +170,41 @@ def _show_run(run: TaskRun, target: Target, tokenizer: Any, show: Print, marks: 
         f"{result.accept_length:.2f}; {result.num_correct_drafts} of {result.num_proposed_drafts} drafts correct; "
         f"ended by {result.finish_reason}"
     )
-    if result.token_ids == run.measured["plain"].token_ids:
+    plain = run.measured["plain"].token_ids
+    if result.token_ids == plain:
         show("-- the same tokens as plain decoding\n")
-    else:
-        show(f"-- differs from plain decoding; audit: {audit(target, result)}\n")
+        return
+    pairs = enumerate(zip(result.token_ids, plain, strict=False))
+    first = next((place for place, (one, other) in pairs if one != other), min(len(result.token_ids), len(plain)))
+    show(f"-- other tokens than model.generate from token {first} on (its attention kernels round otherwise)")
+    show(f"-- replayed one token a forward: {audit(target, result)}\n")
+
+
+def _validity(result: Result) -> str:
+    """Say whether a text is what the schema asks for, by another library than the one that constrained it."""
+    try:
+        jsonschema.validate(json.loads(result.text or ""), PEOPLE_SCHEMA)
+    except (ValueError, jsonschema.ValidationError) as error:
+        return f"NOT valid ({error}; ended by {result.finish_reason})"
+    return "valid by the schema"
+
+
+def _show_grammar_runs(plain: Timed, trees: Timed, tokenizer: Any, show: Print, marks: Marks) -> None:
+    """Print the grammar task's output, whether it is valid, and what the grammar walk took."""
+    result = trees.result
+    show(f"== {GRAMMAR_TASK.name} == (every node of a tree masked by the grammar)")
+    show(tokens_terminal(origin_of_tokens(tokenizer, result), marks))
+    walk = 1e3 * median(step.times.walk for step in result.steps or ())
+    forward = 1e3 * median(step.times.verify for step in result.steps or ())
+    show(
+        f"-- {_validity(result)}; {len(result.token_ids)} tokens in {result.num_steps} verify forwards: accept length "
+        f"{result.accept_length:.2f}; a grammar walk takes {walk:.2f} ms, a verify forward {forward:.0f} ms"
+    )
+    same = "the same tokens as" if result.token_ids == plain.result.token_ids else "OTHER TOKENS THAN"
+    show(
+        f"-- {same} one at a time under the grammar: {len(result.token_ids) / trees.seconds:.1f} against "
+        f"{len(plain.result.token_ids) / plain.seconds:.1f} tokens per second\n"
+    )
 
 
 def _table(runs: list[TaskRun]) -> list[str]:
