@@ -200,10 +200,10 @@ def bench_walks(model: Model) -> list[dict[str, Any]]:
                 for n in SIZES
             ]
     for row in rows:
+        times = "".join(f"   {name} {row[f'{name}_us']:6.1f} us" for name in WALKS)
+        ratios = ", ".join(f"{name} x{row[f'{name}_ratio']:.1f}" for name in WALKS if name != "native")
         print(
-            f"{row['grammar']:<9} {row['shape']:<6} n={row['n']:<3} {row['nodes']:5.1f} nodes   "
-            f"engine alone {row['engine_us']:6.1f} us   native {row['native_us']:6.1f} us   lean {row['lean_us']:6.1f} us (x{row['lean_ratio']:.1f})   "
-            f"recursive {row['recursive_us']:6.1f} us (x{row['recursive_ratio']:.1f})",
+            f"{row['grammar']:<9} {row['shape']:<6} {row['nodes']:4.1f} nodes{times}   against native: {ratios}",
             flush=True,
         )
     return rows

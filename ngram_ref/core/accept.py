@@ -82,12 +82,25 @@ def target_tokens(logits: torch.Tensor, bitmask: torch.Tensor | None = None) -> 
         return logits.argmax(dim=-1)
     best = mask_logits(logits, bitmask).argmax(dim=-1, keepdim=True)
     word = bitmask.view(*logits.shape[:2], -1).gather(-1, best >> 5)
-    # In a row that allows nothing every logit is −inf, and the argmax is a token like any other: forbidden.
-    return torch.where((word >> (best & 31) & 1).bool(), best, -1).squeeze(-1)
+    # Where every allowed logit is −inf itself, the argmax may have fallen on a forbidden token.
+    is_allowed = (word >> (best & 31) & 1).bool().squeeze(-1)
+    return torch.where(is_allowed, best.squeeze(-1), first_allowed(bitmask, logits.shape[2]).view(is_allowed.shape))
+
+
+def first_allowed(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Find the smallest token id that each row allows: int32 `[rows, W]` to int64 `[rows]`, −1 where it allows nothing.
+
+    >>> first_allowed(torch.tensor([[0, 0b100], [0, 0]], dtype=torch.int32), 64)
+    tensor([34, -1])
+    """
+    place = (bitmask != 0).byte().argmax(dim=1, keepdim=True)
+    bits = bitmask.gather(1, place) >> torch.arange(32, dtype=torch.int32, device=bitmask.device) & 1
+    token = 32 * place.squeeze(1) + bits.byte().argmax(dim=1)
+    return torch.where(bits.any(dim=1) & (token < vocab_size), token, -1)
 
 
 def mask_logits(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:
-    """Set the logits of forbidden tokens to −inf; those of allowed ones stay above it.
+    """Set the logits of forbidden tokens to −inf.
 
     Each byte of the bitmask is looked up as eight limits, +inf or −inf, and the smaller of logit and limit is taken:
     on a CPU this is several times faster than unpacking to booleans. (Little-endian, as all of torch's platforms.)
@@ -112,9 +125,8 @@ def mask_logits(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:
     limit_of_byte = torch.where((byte >> bit & 1).bool(), float("inf"), float("-inf")).to(logits.dtype)
     limits = limit_of_byte.index_select(0, bitmask.view(torch.uint8).flatten().int())
     limits = limits.view(bs, n, 32 * words)[:, :, :vocab_size]
-    # An allowed logit may be −inf itself: it is raised to the least finite number, to win against forbidden ones. A
-    # forbidden one may be NaN, which `minimum` would keep.
-    return torch.fmin(logits.clamp(min=torch.finfo(logits.dtype).min), limits)
+    # A forbidden logit may be NaN, which `minimum` would keep. In place, since fresh memory costs more than the work.
+    return torch.fmin(logits, limits, out=limits)
 
 
 def accept_targets(targets: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> AcceptResult:

@@ -92,7 +92,7 @@ def fill_tree_bitmask(
     """
     n = tree.tokens.shape[1]
     check_bitmask(bitmask, len(states), tree)
-    bitmask.fill_(-1)
+    bitmask.numpy().fill(-1)  # torch would wake its threads for this
     # Python reads single words through a memoryview several times faster than through a tensor or an array.
     words = bitmask.numpy().data.cast("B").cast("i")
     width = bitmask.shape[1]

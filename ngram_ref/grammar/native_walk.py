@@ -37,7 +37,7 @@ def fill_tree_bitmask_native(
     if len(matchers) < len(states) or (tree.tokens >= 32 * (bitmask.shape[1] - 1)).any():
         fill_tree_bitmask(states, tree, next_token, next_sibling, bitmask)
         return
-    bitmask.fill_(-1)
+    bitmask.numpy().fill(-1)  # torch would wake its threads for this
     for b, state in enumerate(matchers):
         if state is not None and not state.is_terminated():
             rows = bitmask[b * n : (b + 1) * n]
@@ -52,16 +52,15 @@ def fill_tree_bitmask_native(
 def _restore_rows(state: GrammarState, tokens: list[int], parents: list[int], rows: torch.Tensor) -> None:
     """Set the rows of refused nodes, and of nodes that ended the grammar, back to ones."""
     words = rows.numpy()
-    walked = {0}  # nodes whose children the walk has tried: their rows are real
-    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        if parent not in walked:
-            continue
-        in_range = 0 <= token < 32 * words.shape[1]
-        is_allowed = in_range and words[parent, token >> 5].item() >> (token & 31) & 1
-        if is_allowed and (words[node].any() or not _is_end(state, tokens, parents, node)):
-            walked.add(node)
-        else:
-            words[node] = -1
+    data, size = words.data.cast("B"), 4 * words.shape[1]
+    zeros = bytes(size)
+    for node in range(1, len(tokens)):
+        # The walk was at every node with a row of zeros, so the row of its parent is real. Comparing bytes is fast.
+        if bytes(data[node * size : (node + 1) * size]) == zeros:
+            token = tokens[node]
+            is_allowed = words[parents[node], token >> 5] >> (token & 31) & 1 if 0 <= token < 8 * size else 0
+            if not is_allowed or _is_end(state, tokens, parents, node):
+                words[node] = -1
 
 
 def _is_end(state: GrammarState, tokens: list[int], parents: list[int], node: int) -> bool:
