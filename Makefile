@@ -39,6 +39,7 @@ lint: install  ## check style, formatting, types, and that the notebooks are nor
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict ngram_ref
+	$(PY) tools/write_readme.py --check
 	$(if $(NOTEBOOKS),$(PY) tools/normalise_notebooks.py --check $(NOTEBOOKS))
 
 notebooks: install  ## normalise the notebooks (stable ids, no volatile metadata), to be done before a commit

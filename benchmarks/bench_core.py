@@ -9,23 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import shlex
-import sys
 import tracemalloc
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 
 from ngram_ref.core.corpus import DraftConfig, NgramCorpus
 from ngram_ref.core.links import derive_tree_links, derive_tree_links_vectorized
 from ngram_ref.core.tree import ancestor_mask
+from ngram_ref.lab.machine import describe_run
 
 LINK_SHAPES = [(1, 12), (8, 32), (48, 64)]  # (bs, n)
 CORPUS_SIZES = [1_000, 10_000, 100_000]  # tokens learned
@@ -103,29 +98,6 @@ def bench_corpus(match_type: str, size: int) -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """Name the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def circumstances() -> dict[str, Any]:
-    """Say where, with what and when this ran."""
-    return {
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "command": shlex.join(["python", "benchmarks/bench_core.py", *sys.argv[1:]]),
-        "date": date.today().isoformat(),
-    }
-
-
 def print_table(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows under their keys."""
     print(f"\n{title}\n" + "  ".join(rows[0]))
@@ -145,9 +117,7 @@ def main() -> None:
     print_table(f"corpus, n = {NUM_DRAFT_TOKENS}", corpus)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(
-            json.dumps({"circumstances": circumstances(), "links": links, "corpus": corpus}, indent=1) + "\n"
-        )
+        out.write_text(json.dumps({"run": describe_run(), "links": links, "corpus": corpus}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

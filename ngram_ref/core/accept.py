@@ -100,7 +100,7 @@ def first_allowed(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
 
 
 def mask_logits(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:
-    """Set the logits of forbidden tokens to −inf.
+    """Set the logits of forbidden tokens to −inf, and NaN wherever it is.
 
     Each byte of the bitmask is looked up as eight limits, +inf or −inf, and the smaller of logit and limit is taken:
     on a CPU this is several times faster than unpacking to booleans. (Little-endian, as all of torch's platforms.)
@@ -125,8 +125,9 @@ def mask_logits(logits: torch.Tensor, bitmask: torch.Tensor) -> torch.Tensor:
     limit_of_byte = torch.where((byte >> bit & 1).bool(), float("inf"), float("-inf")).to(logits.dtype)
     limits = limit_of_byte.index_select(0, bitmask.view(torch.uint8).flatten().int())
     limits = limits.view(bs, n, 32 * words)[:, :, :vocab_size]
-    # A forbidden logit may be NaN, which `minimum` would keep. In place, since fresh memory costs more than the work.
-    return torch.fmin(logits, limits, out=limits)
+    # A logit may be NaN, which `minimum` keeps, a forbidden one, too. (`fmin` would not, but is ten times slower.)
+    inf = float("inf")
+    return torch.minimum(logits.nan_to_num(nan=-inf, posinf=inf, neginf=-inf), limits, out=limits)
 
 
 def accept_targets(targets: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> AcceptResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ def describe_run(model: Any = None) -> dict[str, str | int]:
     """
     facts: dict[str, str | int] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", *(Path(sys.argv[0]).name, *sys.argv[1:])]),
+        "command": shlex.join(["python", _script(), *sys.argv[1:]]),
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
         "torch_threads": torch.get_num_threads(),
@@ -36,6 +37,12 @@ def describe_run(model: Any = None) -> dict[str, str | int]:
     if model is not None:
         facts |= {"device": str(model.device), "dtype": str(model.dtype)}
     return facts
+
+
+def _script() -> str:
+    """Name the running script as it is called from here; one from elsewhere by its name alone."""
+    path = Path(sys.argv[0]).resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def _processor() -> str:
