@@ -42,7 +42,7 @@ lint: install  ## check style, formatting, types, and that the notebooks are nor
 	$(PY) tools/write_readme.py --check
 	$(if $(NOTEBOOKS),$(PY) tools/normalise_notebooks.py --check $(NOTEBOOKS))
 
-notebooks: install  ## normalise the notebooks (stable ids, no volatile metadata), to be done before a commit
+notebooks: install  ## execute the notebooks and write them in normal form, to be done before a commit
 	$(if $(NOTEBOOKS),$(PY) tools/normalise_notebooks.py $(NOTEBOOKS),@echo "no notebooks yet")
 
 clean:  ## remove .venv, caches and build folders (the model's cache folder stays)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import grammars
 import pytest
 import tiny
 import torch
 
 import ngram_ref as nr
+from ngram_ref.engine import target as target_module
 from ngram_ref.engine.audit import Audit
+from ngram_ref.lab import tasks
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -117,7 +120,8 @@ def test_the_summary():
 def test_nothing_to_audit():
     model = tiny.counting_model()
     (result,) = nr.generate(model, None, [5], max_new_tokens=0)
-    assert nr.audit(model, result) == Audit(tokens=(), shape_noise=0.0)
+    audit = nr.audit(model, result)
+    assert (audit, audit.shape_noise) == (Audit(tokens=()), 0.0)
 
 
 def test_an_audit_needs_no_records_and_leaves_the_target_as_it_was():
@@ -152,11 +156,7 @@ CODE = """def total(items):
     return result
 """
 RECORD = "Ada Lovelace, born 1815 in London, wrote about the Analytical Engine."
-TASKS = {
-    "code edit": f"Repeat this function exactly, with `result` renamed to `total_price`:\n\n```python\n{CODE}```",
-    "JSON": f'Extract {{"name": …, "born": …, "city": …}} as JSON from: {RECORD}',
-    "chat": "Tell me a short story about a lighthouse.",
-}
+TASKS = {task.name: task.chat for task in tasks.TASKS}
 
 
 @pytest.mark.model
@@ -164,7 +164,7 @@ TASKS = {
 def test_tasks_of_the_default_model_equal_plain_decoding(default_model, task, record_property):
     """In float32, where a difference would have to be a near-tie. None is expected."""
     model, tokenizer = default_model
-    (result,) = nr.generate(model, tokenizer, [{"role": "user", "content": TASKS[task]}], max_new_tokens=64)
+    (result,) = nr.generate(model, tokenizer, TASKS[task], max_new_tokens=64)
     plain = tiny.hf_greedy(model, result.prompt_token_ids, 64)
     differences = 0
     if result.token_ids != plain:
@@ -186,3 +186,28 @@ def test_audit_of_the_default_model(default_model):
     altered = nr.audit(model, with_token(result, last, (result.token_ids[last] + 1000) % 49152))
     assert [index for index, token in enumerate(altered.tokens) if token.verdict != "equal"] == [last]
     assert altered.tokens[last].verdict == "error"
+
+
+def test_a_wrong_verify_forward_does_not_excuse_itself(monkeypatch):
+    """The noise of a change of shape is what rounding does, not what a fault in that shape does."""
+    mask_of = target_module.tree_attention_mask
+
+    def losing_the_prefix(mask, seq_lens, length):
+        visible = mask_of(mask, seq_lens, length)
+        if mask.shape[1] > 1 and int(seq_lens.min()) > 8:
+            visible[:, :, :6] = False
+        return visible
+
+    model = tiny.build("llama").float()
+    nr.Target(model)
+    monkeypatch.setattr(target_module, "tree_attention_mask", losing_the_prefix)
+    (result,) = nr.generate(model, None, tiny.random_ids(12), max_new_tokens=20)
+    assert nr.audit(model, result).errors > 0
+
+
+def test_a_result_with_a_grammar_is_audited_under_it():
+    model = tiny.build("llama", vocab_size=grammars.TOY_VOCAB, eos=list(grammars.EOS))
+    prompt, grammar = grammars.encode("abc"), nr.regex("[0-9]{3}")
+    (result,) = nr.generate(model, grammars.TOKENIZER, prompt, grammar=grammar, max_new_tokens=8)
+    audit = nr.audit(model, result)
+    assert (audit.errors, audit.near_ties, len(audit.tokens)) == (0, 0, len(result.token_ids))

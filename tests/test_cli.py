@@ -53,6 +53,7 @@ WRONG = {
     "unknown option": ["demo", "--fast"],
     "no prompt": ["generate"],
     "no number": ["demo", "--num-draft-tokens", "many"],
+    "origins as JSON": ["generate", "--prompt", "A", "--origins", "--json"],
     "two grammars": ["generate", "--prompt", "A", "--regex", "a", "--ebnf", "b"],
 }
 
@@ -71,6 +72,7 @@ UNUSABLE = {
     "missing model": (["generate", "--prompt", "A", "--model", "absent.gguf"], "there is no such GGUF file"),
     "missing schema": (["generate", "--prompt", "A", "--json-schema", "absent.json"], "absent.json"),
     "regex": (["generate", "--prompt", "A", "--regex", "[0-9"], "position 5"),
+    "unenforced without a schema": (["generate", "--prompt", "A", "--allow-unenforced"], "needs --json-schema"),
     "unknown device": (["generate", "--prompt", "A", "--device", "abacus"], "device='abacus'"),
 }
 
@@ -97,7 +99,7 @@ def test_generate_prints_text_and_what_it_took(loaded, capsys):
     assert cli.main(["generate", "--prompt", "When did it begin?", "--regex", DATE]) == 0
     printed = capsys.readouterr()
     assert re.fullmatch(DATE + "\n", printed.out)
-    assert re.fullmatch(r"-- 11 tokens, \d+ steps, accept length \d\.\d\d, eos\n", printed.err)
+    assert re.fullmatch(r"-- 11 tokens, \d+ steps, accept length \d\.\d\d, ended by eos\n", printed.err)
 
 
 @pytest.mark.model
@@ -119,8 +121,8 @@ def test_generate_marks_drafted_tokens(loaded, capsys):
     assert cli.main(["generate", "--raw", "--prompt", prompt, "--max-new-tokens", "12", "--origins"]) == 0
     marked = capsys.readouterr().out
     assert cli.main(["generate", "--raw", "--prompt", prompt, "--max-new-tokens", "12"]) == 0
-    assert "[" in marked
-    assert re.sub(r"[\[\]]", "", marked) == capsys.readouterr().out
+    assert "⟦" in marked
+    assert re.sub("[⟦⟧]", "", marked) == capsys.readouterr().out
 
 
 @pytest.mark.model
@@ -148,4 +150,15 @@ def test_the_demo_compares_three_ways_and_says_where_it_loses(default_model, mon
         assert re.search(
             rf"^{task.name} +\d+\.\d\d +\d+ +8( +\d+\.\d){{3}} +\d+\.\d\dx +\d+\.\d\dx$", page, re.MULTILINE
         )
-    assert "On prose there is little to look up" in page
+    assert "N-gram trees lost here on: " in page
+
+
+def test_the_demo_names_exactly_the_tasks_that_it_lost():
+    def run(name: str, plain: float, lookup: float, trees: float) -> demo.TaskRun:
+        rates = zip(demo.WAYS, (plain, lookup, trees), strict=True)
+        measured = {way: demo.Measured([0] * 100, 100 / rate) for way, rate in rates}
+        return demo.TaskRun(Task(name, "", 1), measured, None)
+
+    won, lost_to_plain, lost_to_lookup = run("a", 1, 2, 3), run("b", 3, 1, 2), run("c", 1, 3, 2)
+    assert "lost here on: no task." in demo.verdict([won])
+    assert "lost here on: b, c." in demo.verdict([won, lost_to_plain, lost_to_lookup])

@@ -489,3 +489,15 @@ def test_bytes_that_the_default_model_cannot_spell(vocabulary):
     tokenizer, size = vocabulary
     with pytest.raises(ValueError, match="admits nothing"):
         nr.regex("\x06+").compile(tokenizer, size, [2])
+
+
+@pytest.mark.parametrize("pattern", [r"\A\d", r"a\Qb", "[^]a]", r"x\e"])
+def test_what_xgrammar_would_misread_is_refused_by_position(pattern):
+    with pytest.raises(ValueError, match="at position"):
+        nr.regex(pattern)
+
+
+@pytest.mark.parametrize("stop", [-1, 100_000])
+def test_a_stop_token_outside_the_vocabulary_is_refused(stop):
+    with pytest.raises(ValueError, match="outside its vocabulary"):
+        nr.regex("[a-z]{2}").compile(TOKENIZER, TOY_VOCAB, [stop])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import brute_path, token_paths
@@ -591,3 +592,19 @@ def test_a_token_id_that_the_trie_cannot_pack_is_refused_everywhere(wrong: int) 
         with pytest.raises(ValueError, match="token ids"):
             learn([5, wrong])
     assert request.ids == [1, 2]
+
+
+def test_contexts_of_every_integer_kind_draft_alike() -> None:
+    corpus = NgramCorpus()
+    corpus.insert([1, 2, 3, 1, 2, 4])
+    expected = corpus.draft([[1, 2]], 5).tokens.tolist()
+    for context in (np.array([1, 2], np.int32), torch.tensor([1, 2]), (1, 2)):
+        assert corpus.draft([context], 5).tokens.tolist() == expected
+    for wrong, error in (([-1, 2], ValueError), ([1.0, 2.0], TypeError), ([], ValueError)):
+        with pytest.raises(error):
+            corpus.draft([wrong], 5)
+
+
+def test_the_request_of_another_corpus_is_refused() -> None:
+    with pytest.raises(ValueError, match="another corpus"):
+        NgramCorpus().draft([NgramCorpus().start([1, 2])], 5)

@@ -5,6 +5,8 @@ The oracle decodes one token at a time: a plain forward over the whole text, a m
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grammars
+import jsonschema
 import numpy as np
 import pytest
 import tiny
@@ -513,21 +516,48 @@ def test_a_missing_or_superfluous_tree_ends_the_rows_in_an_error(monkeypatch, ha
 # The default model
 
 SPOKEN = {"date": "The moon landing was on", "numbers": "Four numbers:", "person": "A user as JSON:"}
+PROMPT_OF = {name: SPOKEN.get(name, "Write one:") for name in GRAMMARS}
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", SPOKEN)
+@pytest.mark.parametrize("name", PROMPT_OF)
 def test_equal_to_plain_masked_decoding_of_the_default_model(default_model, name):
     model, tokenizer = default_model
     compiler = grammars.byte_level_compiler(tokenizer, model.config.vocab_size, [2])
-    prompt = tokenizer(SPOKEN[name]).input_ids
+    prompt = tokenizer(PROMPT_OF[name]).input_ids
     matcher = xgrammar.GrammarMatcher(GRAMMARS[name].compile(compiler))
     with torch.no_grad():
         new, reason = masked_greedy(model, matcher, prompt, 20)
-    for corpus in (None, tiny.TrueTrees(12, [prompt + new], vocab=1000), Adversary(24, [prompt + new])):
+    true, rng = tiny.TrueTrees(12, [prompt + new], vocab=1000), tiny.RandomTrees(12, vocab=1000)
+    for corpus in (None, true, rng, Adversary(24, [prompt + new])):
         (result,) = nr.generate(
             model, tokenizer, prompt, grammar=GRAMMARS[name].grammar, max_new_tokens=20, corpus=corpus
         )
         assert (result.token_ids, result.finish_reason) == (new, reason)
         assert result.text == tokenizer.decode(new, skip_special_tokens=True)
     assert reason == "length" or GRAMMARS[name].is_valid(result.text)
+
+
+@pytest.mark.model
+def test_many_outputs_of_the_default_model_parse(default_model):
+    """Sixteen prompts side by side: JSON by a schema, judged by another library, and dates, judged by `re`."""
+    model, tokenizer = default_model
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "kind": {"enum": ["city", "river", "person"]},
+            "size": {"type": "integer", "minimum": 0, "maximum": 9},
+        },
+        "required": ["name", "kind", "size"],
+    }
+    things = ("Berlin", "Rhine", "Ada", "Paris", "Nile", "Bob", "Rome", "Elbe")
+    prompts = [f"{thing} as JSON: " for thing in things] + [f"{thing} was first seen on" for thing in things]
+    date = nr.regex("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+    chosen = [nr.json_schema(schema)] * len(things) + [date] * len(things)
+    results = nr.generate(model, tokenizer, prompts, grammar=chosen, max_new_tokens=48)
+    assert {result.finish_reason for result in results} == {"eos"}
+    for result in results[: len(things)]:
+        jsonschema.validate(json.loads(result.text), schema)
+    for result in results[len(things) :]:
+        assert re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", result.text)

@@ -18,9 +18,11 @@ Upstream: `sglang/srt/speculative/cpp_ngram/ngram_corpus.py` and the C++ beside 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from operator import index
+from threading import Lock
 
 import numpy as np
 
@@ -53,7 +55,9 @@ class CorpusRequest:
 
 
 class NgramCorpus:
-    """Drafts trees from n-grams, learns n-grams from texts. One corpus may serve many requests and many calls.
+    """Drafts trees from n-grams, learns n-grams from texts.
+
+    One corpus may serve many requests and many calls, but one thread at a time.
 
     Args:
         config: see `DraftConfig`.
@@ -70,10 +74,25 @@ class NgramCorpus:
         self.config = config or DraftConfig()
         self.trie = Trie(self.config.capacity, self.config.match_type)
         self._queue: list[tuple[CorpusRequest, list[int]]] = []
+        self._busy = Lock()
         least, most, deepest = self.config.min_bfs_breadth, self.config.max_bfs_breadth, self.config.max_trie_depth - 1
         # How many children to follow, by depth of the trie node: falls from `most` to `least` at the deepest match.
         self._breadth = [least + (deepest - depth) * (most - least) // deepest for depth in range(deepest + 1)]
         self._breadth.append(least)  # nodes of full depth are leaves; they are asked all the same
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the corpus for one run of calls.
+
+        Raises:
+            RuntimeError: another thread holds it.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("this NgramCorpus is in use already: wait, or give each thread its own")
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def start(self, prompt_ids: Sequence[int]) -> CorpusRequest:
         """Begin a request; with `learn_prompt` its prompt is learned at once.
@@ -130,21 +149,30 @@ class NgramCorpus:
             A `DraftTree` with `bs = len(contexts)`, nodes in BFS order, siblings by preference, padded to n.
 
         Raises:
-            ValueError: no context, an empty one, `n < 1`, or `max_depth` of another length.
+            TypeError, ValueError: no context, an empty one, one that holds no token ids, another corpus's request,
+                `n < 1`, or `max_depth` of another length.
         """
         n = self.config.num_draft_tokens if n is None else n
         rooms = [n - 1] * len(contexts) if max_depth is None else list(max_depth)
-        if n < 1 or not contexts or len(rooms) != len(contexts):
+        if index(n) < 1 or len(contexts) == 0 or len(rooms) != len(contexts):
             raise ValueError(
                 f"cannot draft n={n} nodes for {len(contexts)} contexts with {len(rooms)} max_depth values"
             )
         tokens, parents = [], []
         for context, room in zip(contexts, rooms, strict=True):
-            grown = self._grow(context.ids if isinstance(context, CorpusRequest) else context, n, room)
+            grown = self._grow(self._tail(context), n, room)
             row_tokens, row_parents = grown.in_bfs_order()
             tokens.append(row_tokens)
             parents.append(row_parents)
         return DraftTree(np.array(tokens, dtype=np.int64), ancestor_mask(parents))
+
+    def _tail(self, context: CorpusRequest | Sequence[int]) -> list[int]:
+        """Take the end of a context, as much as can match."""
+        if not isinstance(context, CorpusRequest):
+            return _checked(context[-self.config.max_trie_depth :])
+        if context._corpus is not self:
+            raise ValueError("a context is another corpus's request: pass its ids instead")
+        return context.ids[-self.config.max_trie_depth :]
 
     def _count(self, request: CorpusRequest, tokens: Sequence[int]) -> None:
         """Count every n-gram that ends at one of `tokens`."""
@@ -162,7 +190,7 @@ class NgramCorpus:
         """Grow the tree of one context from its anchors, until n nodes are there or nothing is left to add."""
         if len(ids) == 0:
             raise ValueError("a context must hold at least one token: its last one is the root of the tree")
-        sprout = _Sprout(int(ids[-1]), n, max_depth)
+        sprout = _Sprout(ids[-1], n, max_depth)
         grow = self._grow_by_recency if self.config.match_type == "BFS" else self._grow_by_frequency
         for length, anchor in self.match(ids):
             if sprout.is_full():

@@ -40,8 +40,8 @@ class TreeIndices(NamedTuple):
 def derive_tree_links(mask: BoolArray) -> tuple[IntArray, IntArray]:
     """Derive first-child and next-sibling links from an ancestor mask, by one scan from the last node to the first.
 
-    Whoever meets its siblings from the right finds, under its parent, the child met just before: its next sibling.
-    Then it takes that place itself. What stays there at the end is the first child.
+    `next_token[parent]` holds the child of `parent` that was met last. A node finds there its next sibling, since the
+    scan comes from the right, and puts itself in that place. What stays there at the end is the first child.
 
     Args:
         mask: bool `[bs, n, n]`, host.

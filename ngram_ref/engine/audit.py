@@ -14,9 +14,12 @@ from typing import Any, Literal
 
 import torch
 
+from ngram_ref.core.accept import mask_logits
 from ngram_ref.core.tree import DraftTree
+from ngram_ref.core.walk import GrammarState
 from ngram_ref.engine.batch import Result
 from ngram_ref.engine.kv_cache import bucket_length
+from ngram_ref.engine.probe import ROUNDING
 from ngram_ref.engine.target import Target, as_target
 
 Verdict = Literal["equal", "near-tie", "error"]
@@ -32,7 +35,9 @@ class TokenAudit:
         same_shape_token: what plain decoding takes there in a forward of n rows.
         margin: how far plain decoding's best logit is above its second best.
         gap: how far it is above the logit of the result's token; 0.0 where they are equal.
-        verdict: `"equal"`, `"near-tie"` (the gap is within what a change of shape does to logits), or `"error"`.
+        noise: the largest difference of a logit between the two replays at this token.
+        verdict: `"equal"`, `"near-tie"` (the gap is within what a change of shape does to the logits there, as far as
+            that is rounding), or `"error"`.
     """
 
     token: int
@@ -40,6 +45,7 @@ class TokenAudit:
     same_shape_token: int
     margin: float
     gap: float
+    noise: float
     verdict: Verdict
 
 
@@ -49,12 +55,14 @@ class Audit:
 
     Attributes:
         tokens: one `TokenAudit` per token.
-        shape_noise: the largest difference of a logit between the two replays. Noise moves two logits against each
-            other, so a gap up to twice as large is a near-tie.
     """
 
     tokens: tuple[TokenAudit, ...]
-    shape_noise: float
+
+    @property
+    def shape_noise(self) -> float:
+        """The largest difference of a logit between the two replays."""
+        return max((token.noise for token in self.tokens), default=0.0)
 
     @property
     def near_ties(self) -> int:
@@ -93,40 +101,55 @@ def audit(target: Target | Any, result: Result) -> Audit:
 
     Args:
         target: the `Target` (or the model) that made the result.
-        result: a greedy result.
+        result: a greedy result; one with a grammar is replayed under its grammar.
 
     Raises:
         RuntimeError: the target is decoding in another thread.
     """
     target = as_target(target)
-    if not result.token_ids:
-        return Audit((), 0.0)
     with target.exclusive():
         plain = list(_replay(target, result, n=1))
         same_shape = list(_replay(target, result, n=result.num_draft_tokens))
-    noise = max((one - other).abs().max().item() for one, other in zip(plain, same_shape, strict=True))
-    judged = [
-        _judge(token, one, other, noise) for token, one, other in zip(result.token_ids, plain, same_shape, strict=True)
-    ]
-    return Audit(tuple(judged), noise)
+    rounding = ROUNDING.get(target.facts.dtype, 0.0)
+    judged = (
+        _judge(token, one, other, rounding)
+        for token, one, other in zip(result.token_ids, plain, same_shape, strict=True)
+    )
+    return Audit(tuple(judged))
 
 
 def _replay(target: Target, result: Result, n: int) -> Iterator[torch.Tensor]:
     """Feed a result's tokens one a forward, each the root of n nodes; yield logits `[V]`, float64 on the CPU."""
     text: Sequence[int] = result.prompt_token_ids + result.token_ids
     first = len(result.prompt_token_ids) - 1
+    state = None if result.grammar is None else result.grammar.start()
     target.cache.reserve(1, bucket_length(len(text) + n))
     target.prefill(0, text[:first])
     for seq_len in range(first, len(text) - 1):
         root = DraftTree.from_parents([text[seq_len]] + [0] * (n - 1), [-1] * n)
-        logits = target.verify(target.upload(root, [seq_len]))
-        yield logits[0, 0].double().cpu()  # the root is in its place already: there is nothing to commit
+        logits = target.verify(target.upload(root, [seq_len]))[:, :1].double().cpu()
+        # The root is in its place already: there is nothing to commit.
+        yield (logits if state is None else _masked(state, logits))[0, 0]
+        if state is not None:
+            state.accept_token(text[seq_len + 1])
 
 
-def _judge(token: int, plain: torch.Tensor, same_shape: torch.Tensor, noise: float) -> TokenAudit:
+def _masked(state: GrammarState, logits: torch.Tensor) -> torch.Tensor:
+    """Mask logits `[1, 1, V]` by what a grammar allows next."""
+    bitmask = torch.zeros(1, (logits.shape[-1] + 31) // 32, dtype=torch.int32)
+    state.fill_next_token_bitmask(bitmask)
+    return mask_logits(logits, bitmask)
+
+
+def _judge(token: int, plain: torch.Tensor, same_shape: torch.Tensor, rounding: float) -> TokenAudit:
     """Judge one token by the logits that both replays have at its place."""
+    finite = plain.isfinite() & same_shape.isfinite()
+    noise = (plain - same_shape)[finite].abs().max().item()
+    # Noise moves two logits against each other, hence twice. But what exceeds rounding is no noise: a verify forward
+    # that is wrong in its shape must not excuse itself.
+    tolerance = 2 * min(noise, rounding * plain[finite].abs().max().item())
     best, second = plain.topk(2).values.tolist()
     plain_token = int(plain.argmax())
     gap = best - plain[token].item()
-    verdict: Verdict = "equal" if token == plain_token else "near-tie" if gap <= 2 * noise else "error"
-    return TokenAudit(token, plain_token, int(same_shape.argmax()), best - second, gap, verdict)
+    verdict: Verdict = "equal" if token == plain_token else "near-tie" if gap <= tolerance else "error"
+    return TokenAudit(token, plain_token, int(same_shape.argmax()), best - second, gap, noise, verdict)

@@ -79,7 +79,7 @@ class Result:
         num_correct_drafts: drafted tokens that were emitted.
         num_proposed_drafts: drafted nodes, without roots and padding.
         num_draft_tokens: n, the nodes of each tree.
-        unenforced: keywords of the request's JSON schema that its text may break (see `nr.json_schema`).
+        grammar: what the text had to follow; None for anything.
         error: what went wrong, where `finish_reason` is `"error"`.
         steps: one `StepRecord` per step, with `record_steps=True`.
     """
@@ -92,9 +92,14 @@ class Result:
     num_correct_drafts: int
     num_proposed_drafts: int
     num_draft_tokens: int
-    unenforced: tuple[Unenforced, ...] = ()
+    grammar: CompiledGrammar | None = None
     error: str | None = None
     steps: tuple[StepRecord, ...] | None = None
+
+    @property
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        """Keywords of the request's JSON schema that its text may break (see `nr.json_schema`)."""
+        return () if self.grammar is None else self.grammar.description.unenforced
 
     @property
     def accept_length(self) -> float:
@@ -105,6 +110,22 @@ class Result:
     def accept_rate(self) -> float:
         """Correct drafts per proposed draft. 0.0 if nothing was proposed."""
         return self.num_correct_drafts / self.num_proposed_drafts if self.num_proposed_drafts else 0.0
+
+
+def failed_result(job: Job, num_draft_tokens: int, error: Exception) -> Result:
+    """Make the result of a prompt that could not begin."""
+    return Result(
+        text=None,
+        token_ids=[],
+        prompt_token_ids=list(job.prompt_ids),
+        finish_reason="error",
+        num_steps=0,
+        num_correct_drafts=0,
+        num_proposed_drafts=0,
+        num_draft_tokens=num_draft_tokens,
+        grammar=job.grammar,
+        error=f"{type(error).__name__}: {error}",
+    )
 
 
 class Row:
@@ -152,6 +173,9 @@ class Row:
             times: of the step.
         """
         emitted: list[int] = []
+        parents = tree.parents[row]
+        self._num_steps += 1
+        self._num_proposed += int((parents >= 0).sum())
         for token in tokens:
             self._read(token)
             emitted.append(token)
@@ -160,10 +184,7 @@ class Row:
         if len(tokens) < len(accepted) and self.finish_reason is None:
             self.finish_reason = "dead_end"  # the last accepted node has no target token: nothing is allowed there
         self.text.extend(emitted)
-        parents = tree.parents[row]
-        self._num_steps += 1
         self._num_correct += min(len(accepted) - 1, len(emitted))
-        self._num_proposed += int((parents >= 0).sum())
         if self._steps is not None:
             nodes = tuple(tree.tokens[row].tolist()), tuple(parents.tolist())
             seq_len = self.seq_len - len(emitted)
@@ -214,7 +235,7 @@ class Row:
             num_correct_drafts=self._num_correct,
             num_proposed_drafts=self._num_proposed,
             num_draft_tokens=num_draft_tokens,
-            unenforced=() if self.job.grammar is None else self.job.grammar.description.unenforced,
+            grammar=self.job.grammar,
             error=self._error,
             steps=None if self._steps is None else tuple(self._steps),
         )

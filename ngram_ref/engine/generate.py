@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
@@ -15,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ngram_ref.core.config import DraftConfig
 from ngram_ref.core.corpus import NgramCorpus
-from ngram_ref.engine.batch import Job, Result, Row, StepTimes
+from ngram_ref.engine.batch import Job, Result, Row, StepTimes, failed_result
 from ngram_ref.engine.kv_cache import bucket_length
 from ngram_ref.engine.masking import fill_bitmask, keep_grammar_tree
 from ngram_ref.engine.prompts import encode_prompts
@@ -59,8 +60,10 @@ def generate(
 
     Raises:
         TypeError, ValueError: an argument that cannot work, before any work is done; prompts are named by index.
-        RuntimeError: the target is decoding in another thread.
+        RuntimeError: the target, or the corpus, is in use in another thread.
     """
+    if tokenizer is not None and not hasattr(tokenizer, "decode"):
+        raise TypeError(f"tokenizer must be a tokenizer of transformers or None, not {type(tokenizer).__name__}")
     drafter, n = _choose_corpus(draft, corpus)
     _check_count("max_new_tokens", max_new_tokens, least=0)
     _check_count("max_batch_size", max_batch_size, least=1)
@@ -68,9 +71,13 @@ def generate(
     target = as_target(model)
     jobs = _make_jobs(target, tokenizer, prompts, max_new_tokens, stop_strings)
     jobs = _add_grammars(target, tokenizer, jobs, grammar)
-    with target.exclusive(), tqdm(total=len(jobs), disable=len(jobs) <= max_batch_size, unit="prompt") as bar:
+    rows = min(max_batch_size, len(jobs))
+    longest = max((len(job.prompt_ids) + job.rules.room for job in jobs), default=1)
+    bar = tqdm(total=len(jobs), disable=len(jobs) <= max_batch_size, unit="prompt")
+    with target.exclusive(), _exclusive(drafter), bar:
+        target.cache.fit(rows, bucket_length(longest + n))
         results = _decode(target, drafter, n, deque(jobs), max_batch_size, record_steps, bar)
-    drafter.learn()  # the last step's tokens, for a corpus that is kept
+        drafter.learn()  # the last step's tokens, for a corpus that is kept
     return [results[index] for index in range(len(jobs))]
 
 
@@ -89,13 +96,23 @@ def _decode(
     while waiting or rows:
         while waiting and len(rows) < max_batch_size:
             job = waiting.popleft()
-            rows.append(Row(job, corpus.start(job.prompt_ids), record_steps))
+            try:
+                rows.append(Row(job, corpus.start(job.prompt_ids), record_steps))
+            except Exception as error:
+                results[job.index] = failed_result(job, n, error)
+                continue
             _guarded(rows[-1:], partial(_prefill, target, len(rows) - 1, rows[-1]))
             _release_finished(target, rows, n, results, bar)
         if rows:
             _guarded(rows, partial(_step, target, corpus, n, rows))
             _release_finished(target, rows, n, results, bar)
     return results
+
+
+def _exclusive(corpus: NgramCorpus) -> AbstractContextManager[None]:
+    """Hold a corpus for one call, if it is one that can be held."""
+    hold: Callable[[], AbstractContextManager[None]] = getattr(corpus, "exclusive", nullcontext)
+    return hold()
 
 
 def _guarded(rows: Sequence[Row], work: Callable[[], None]) -> None:
@@ -132,6 +149,8 @@ def _step(target: Target, corpus: NgramCorpus, n: int, rows: Sequence[Row]) -> N
     clock.append(perf_counter())
     times = StepTimes(*(end - start for start, end in pairwise(clock)))
     for place, row in enumerate(rows):
+        if row.finish_reason is not None:  # its grammar walk failed
+            continue
         accepted = [node for node in accept_index[place] if node >= 0]
         emitted = tokens[place][: accept_length[place]]
         _guarded([row], partial(row.take, tree, place, accepted, emitted, times))

@@ -93,6 +93,16 @@ class WindowedCache(Cache):
             grown[:, : old.shape[1], : old.shape[2]] = old
             self.storages[index] = grown
 
+    def fit(self, num_rows: int, num_slots: int) -> None:
+        """Prepare for a run of so many rows, each of at most so many slots; what is cached may be lost.
+
+        Rows are allocated at once, since adding one copies the others; slots grow as texts do. Memory far beyond the
+        run's need, left by longer texts or a larger batch, is given back.
+        """
+        if self.num_rows * self.num_slots > 4 * max(1, num_rows) * num_slots:
+            self.storages = [old.new_zeros((old.shape[0], 0, 0, *old.shape[3:])) for old in self.storages]
+        self.reserve(num_rows, self.num_slots)
+
     def open(self, first_row: int, slots: torch.Tensor, length: int) -> None:
         """Set the window of the next forward.
 

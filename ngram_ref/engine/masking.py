@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ngram_ref.core.links import derive_tree_links_vectorized
-from ngram_ref.core.tree import DraftTree
+from ngram_ref.core.tree import DraftTree, IntArray
 from ngram_ref.engine.batch import Row
 from ngram_ref.grammar.native_walk import fill_tree_bitmask_native
 
@@ -68,5 +68,21 @@ def fill_bitmask(kept: GrammarTree | None, rows: Sequence[Row], vocab_size: int)
         raise RuntimeError("the grammar tree is stale: it was kept for another step than the one that is verified")
     bitmask = torch.empty((kept.tree.tokens.size, (vocab_size + 31) // 32), dtype=torch.int32)
     links = derive_tree_links_vectorized(kept.tree.mask)
-    fill_tree_bitmask_native([row.state for row in rows], kept.tree, *links, bitmask)
+    try:
+        fill_tree_bitmask_native([row.state for row in rows], kept.tree, *links, bitmask)
+    except Exception:
+        _fill_each(kept.tree, links, rows, bitmask)
     return bitmask
+
+
+def _fill_each(tree: DraftTree, links: tuple[IntArray, IntArray], rows: Sequence[Row], bitmask: torch.Tensor) -> None:
+    """Walk row by row, so that a grammar that fails ends its own request and no other."""
+    n = tree.tokens.shape[1]
+    for b, row in enumerate(rows):
+        one, own = slice(b, b + 1), bitmask[b * n : (b + 1) * n]
+        single = DraftTree(tree.tokens[one], tree.mask[one])
+        try:
+            fill_tree_bitmask_native([row.state], single, links[0][one], links[1][one], own)
+        except Exception as error:
+            own.fill_(-1)
+            row.fail(error)

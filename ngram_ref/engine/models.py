@@ -102,7 +102,10 @@ def _load_folder(path: Path, dtype: torch.dtype) -> _Loaded:
     if not any((path / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         cure = "save the tokenizer beside the model: tokenizer.save_pretrained(folder)"
         raise FileNotFoundError(f"name={str(path)!r} is a folder without a tokenizer; {cure}")
-    return _from_pretrained(str(path), dtype)
+    try:
+        return _from_pretrained(str(path), dtype)
+    except Exception as error:  # a cut file, an unknown model type, …
+        raise ValueError(f"name={str(path)!r} cannot be loaded: {str(error).splitlines()[0]}") from error
 
 
 def _load_from_hub(hub_id: str, dtype: torch.dtype) -> _Loaded:

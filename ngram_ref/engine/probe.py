@@ -20,7 +20,7 @@ from ngram_ref.engine.kv_cache import LayerShape
 
 # The largest difference of logits, relative to the largest logit, that a change of shapes may cause by rounding. Wide
 # for float64, since many models compute softmax and norms in float32 all the same.
-_ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _PREFIX = 4  # tokens before the tree of the check
 _PARENTS = [-1, 0, 0, 1, 2, 2, 3, 4, 5]  # a root with two branches, three paths of four nodes
 _LENGTH = 1024  # slots that the check attends to: some models measure windows in slots, which a short cache would hide
@@ -187,9 +187,9 @@ def check_tree_logits(
             plain = model(input_ids=texts.to(facts.device)).logits[:, len(prefix) :].double().cpu()
         differences.append((from_tree[paths] - plain).abs().max() / plain.abs().max().clamp(min=1e-30))
     difference = torch.stack(differences).max().item()
-    if not difference <= _ROUNDING.get(facts.dtype, 0.0):  # so that NaN is refused, too
+    if not difference <= ROUNDING.get(facts.dtype, 0.0):  # so that NaN is refused, too
         raise ValueError(
             f"{name} cannot verify a tree: logits of a tree and of its paths differ by {difference:.1e} of the largest "
-            f"logit, {_ROUNDING.get(facts.dtype, 0.0):.0e} being rounding in {facts.dtype}. The model ignores the "
+            f"logit, {ROUNDING.get(facts.dtype, 0.0):.0e} being rounding in {facts.dtype}. The model ignores the "
             "attention mask, or takes positions from cache slots instead of position_ids (as ALiBi models do)"
         )

@@ -77,12 +77,13 @@ def _to_ids(tokenizer: Any, index: int, prompt: Any) -> list[int]:
         )
     if tokenizer is None:
         raise ValueError(f"prompt {index} is text, but tokenizer is None: pass a tokenizer, or token ids")
-    if not is_chat:
-        return list(tokenizer(prompt)["input_ids"])
     try:
+        if not is_chat:
+            return list(tokenizer(prompt)["input_ids"])
         return list(tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False))
     except Exception as error:  # no template, roles that it does not know, …
-        raise ValueError(f"prompt {index} is a chat that the tokenizer cannot render: {error}") from error
+        kind = "a chat that the tokenizer cannot render" if is_chat else "a text that the tokenizer cannot encode"
+        raise ValueError(f"prompt {index} is {kind}: {error}") from error
 
 
 def _is_chat(prompt: Sequence[Any]) -> bool:

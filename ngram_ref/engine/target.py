@@ -216,6 +216,12 @@ def tree_attention_mask(mask: torch.Tensor, seq_lens: torch.Tensor, length: int)
     return (place < 0)[:, None, :] | (mask.gather(2, node) & in_window[:, None, :])
 
 
+def _form(model: Any) -> tuple[Any, ...]:
+    """What a target relies on in a model; in another form the model is probed anew."""
+    width = model.get_input_embeddings().weight.shape[0]
+    return model.dtype, model.device, getattr(model.config, "_attn_implementation", None), width
+
+
 def as_target(model: Any) -> Target:
     """Take a target as it is, or the one that is kept with a model as long as the model lives.
 
@@ -229,12 +235,7 @@ def as_target(model: Any) -> Target:
     if isinstance(model, Target):
         target = model
     elif isinstance(model, torch.nn.Module) and hasattr(model, "generation_config"):
-        form = (
-            model.dtype,
-            model.device,
-            getattr(model.config, "_attn_implementation", None),
-        )  # another form is probed anew
-        target = kept_with(model, ("target", *form), lambda: Target(model))
+        target = kept_with(model, ("target", *_form(model)), lambda: Target(model))
     else:
         raise TypeError(
             f"model must be a causal language model of transformers or an nr.Target, not {type(model).__name__}"

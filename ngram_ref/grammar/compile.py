@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import xgrammar
 
-from ngram_ref.grammar.anchors import misplaced_anchor
 from ngram_ref.grammar.compiler import CompiledGrammar, TokenCompiler, refuse_errors
+from ngram_ref.grammar.regex_traps import misplaced_anchor, misread_piece
 from ngram_ref.grammar.schema_check import Unenforced, check_schema
 from ngram_ref.kept import kept_with
 
@@ -201,6 +201,12 @@ def regex(pattern: str) -> Grammar:
             f"regex {pattern!r} cannot be used: at position {place + 1}, an anchor stands where nothing can match"
         )
     refuse_errors(f"regex {pattern!r}", lambda: xgrammar.Grammar.from_regex(pattern))
+    place = misread_piece(pattern)
+    if place is not None:
+        raise ValueError(
+            f"regex {pattern!r} cannot be used: at position {place + 1}, an escape that is not supported, or a class "
+            "that begins with ]"
+        )
     return Regex(pattern)
 
 

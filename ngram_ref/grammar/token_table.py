@@ -54,12 +54,17 @@ def token_table(tokenizer: Any, vocab_size: int, stop_token_ids: tuple[int, ...]
         stop_token_ids: at least one id.
 
     Raises:
-        ValueError: no stop token: a grammar could not end a text.
+        ValueError: no stop token (a grammar could not end a text), or one outside the vocabulary.
     """
     if not stop_token_ids:
         raise ValueError(
             "the model's generation config names no end-of-sequence id, so a grammar could not end a text: set "
             "model.generation_config.eos_token_id"
+        )
+    wrong = [token_id for token_id in stop_token_ids if not 0 <= token_id < vocab_size]
+    if wrong:
+        raise ValueError(
+            f"end-of-sequence id {wrong[0]} of the model is outside its vocabulary (0 to {vocab_size - 1})"
         )
     is_info = isinstance(tokenizer, xgrammar.TokenizerInfo)
     info = tokenizer if is_info else xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab_size)

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _OneLineParser(prog="ngram-ref", description="N-gram speculative decoding over token trees.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_OneLineParser)
 
-    demo = commands.add_parser("demo", help="decode three tasks with and without n-gram trees, and compare")
+    demo = commands.add_parser("demo", help="decode a few tasks with and without n-gram trees, and compare")
     _add_model_options(demo)
     _add_draft_options(demo, names=("num_draft_tokens",))
     demo.set_defaults(run=_demo)
@@ -64,8 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     decode.add_argument("--raw", action="store_true", help="take prompts as they are, without the chat template")
     decode.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="at most, per prompt (128)")
     decode.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a text before this string")
-    decode.add_argument("--origins", action="store_true", help="mark which tokens were drafted")
-    decode.add_argument("--json", action="store_true", help="print one JSON object per prompt, a line each")
+    forms = decode.add_mutually_exclusive_group()
+    forms.add_argument("--origins", action="store_true", help="mark which tokens were drafted")
+    forms.add_argument("--json", action="store_true", help="print one JSON object per prompt, a line each")
     _add_grammar_options(decode)
     _add_model_options(decode)
     _add_draft_options(decode, names=tuple(_DRAFT_OPTIONS))
@@ -89,6 +90,8 @@ def _add_grammar_options(parser: argparse.ArgumentParser) -> None:
 
 def _grammar(options: argparse.Namespace) -> Grammar | None:
     """Make the grammar that the options name."""
+    if options.allow_unenforced and options.json_schema is None:
+        raise ValueError("--allow-unenforced needs --json-schema: other grammars are enforced as a whole")
     if options.json_schema is not None:
         return json_schema(options.json_schema.read_text("utf-8"), allow_unenforced=options.allow_unenforced)
     if options.regex is not None:
@@ -173,9 +176,11 @@ def _show(result: Result, tokenizer: Any) -> None:
     print(result.text if result.steps is None else tokens_terminal(origin_of_tokens(tokenizer, result), _marks()))
     print(
         f"-- {len(result.token_ids)} tokens, {result.num_steps} steps, accept length {result.accept_length:.2f}, "
-        f"{result.finish_reason}{': ' + result.error if result.error else ''}",
+        f"ended by {result.finish_reason}{': ' + result.error if result.error else ''}",
         file=sys.stderr,
     )
+    for gap in result.unenforced:
+        print(f"-- not enforced: {gap}", file=sys.stderr)
 
 
 def _as_json(result: Result) -> dict[str, Any]:

@@ -30,10 +30,7 @@ _LOOKUP_TOKENS = 10  # what transformers' documentation uses for prompt_lookup_n
 
 _LEGEND = f"""
 plain: model.generate(do_sample=False); lookup: the same with prompt_lookup_num_tokens={_LOOKUP_TOKENS}; trees:
-ngram_ref.generate. One run of each, prompt included; on a busy machine, run it again.
-
-N-gram trees win where a text repeats its prompt or itself. On prose there is little to look up: a verify forward then
-costs more than a plain one and seldom emits more than one token."""
+ngram_ref.generate. One run of each, prompt included; on a busy machine, run it again."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,7 @@ def run_demo(name: str, target: Target, tokenizer: Any, num_draft_tokens: int, s
     for line in _table(runs):
         show(line)
     show(_LEGEND)
+    show(verdict(runs))
 
 
 def decode_task(target: Target, tokenizer: Any, task: Task, num_draft_tokens: int) -> TaskRun:
@@ -163,7 +161,8 @@ def origin_of_tokens(tokenizer: Any, result: Result) -> list[StepTokens]:
 def _show_run(run: TaskRun, target: Target, tokenizer: Any, show: Print, marks: Marks) -> None:
     """Print one task's output, its tokens marked by origin, and how it compares to plain decoding."""
     result = run.result
-    show(f"== {run.task.name} == (drafted tokens {'in [brackets]' if marks is BRACKETS else 'green and underlined'})")
+    show(f"== {run.task.name} == (drafted tokens {'in ⟦ ⟧' if marks is BRACKETS else 'green and underlined'})")
+    show(f"-- prompt: {run.task.prompt.splitlines()[0]}")
     show(tokens_terminal(origin_of_tokens(tokenizer, result), marks))
     show(
         f"-- {len(result.token_ids)} tokens in {result.num_steps} verify forwards: accept length "
@@ -193,6 +192,7 @@ def _show_grammar_runs(plain: Timed, trees: Timed, tokenizer: Any, show: Print, 
     """Print the grammar task's output, whether it is valid, and what the grammar walk took."""
     result = trees.result
     show(f"== {GRAMMAR_TASK.name} == (every node of a tree masked by the grammar)")
+    show(f"-- prompt: {GRAMMAR_TASK.prompt.splitlines()[0]}")
     show(tokens_terminal(origin_of_tokens(tokenizer, result), marks))
     walk = 1e3 * median(step.times.walk for step in result.steps or ())
     forward = 1e3 * median(step.times.verify for step in result.steps or ())
@@ -201,16 +201,33 @@ def _show_grammar_runs(plain: Timed, trees: Timed, tokenizer: Any, show: Print, 
         f"{result.accept_length:.2f}; a grammar walk takes {walk:.2f} ms, a verify forward {forward:.0f} ms"
     )
     same = "the same tokens as" if result.token_ids == plain.result.token_ids else "OTHER TOKENS THAN"
+    fast, slow = len(result.token_ids) / trees.seconds, len(plain.result.token_ids) / plain.seconds
     show(
-        f"-- {same} one at a time under the grammar: {len(result.token_ids) / trees.seconds:.1f} against "
-        f"{len(plain.result.token_ids) / plain.seconds:.1f} tokens per second\n"
+        f"-- {same} under the grammar one at a time; tokens per second: trees {fast:.1f}, one at a time {slow:.1f} "
+        f"({fast / slow:.2f}x)\n"
+    )
+
+
+def verdict(runs: list[TaskRun]) -> str:
+    """Say where n-gram trees lost in these runs, and why that happens.
+
+    Args:
+        runs: of the demo's tasks.
+    """
+    ways = {run.task.name: [run.measured[way].tokens_per_second for way in WAYS] for run in runs}
+    lost = [name for name, (plain, lookup, trees) in ways.items() if trees < max(plain, lookup)]
+    names = ", ".join(lost) or "no task"
+    return (
+        f"\nN-gram trees lost here on: {names}. They win where a text repeats its prompt or itself. On other texts\n"
+        "there is little to look up: a verify forward emits little more than one token, and costs more than a plain\n"
+        "one wherever a forward over a whole tree takes longer than one over a single token."
     )
 
 
 def _table(runs: list[TaskRun]) -> list[str]:
     """Tabulate the runs."""
     lines = [
-        f"{'':<14}{'accept':>7}{'verify':>10}{'new':>8}{'tokens per second':>28}{'trees against':>19}",
+        f"{'':<14}{'accept':>7}{'verify':>10}{'new':>8}{'tokens per second':>28}{'speed-up over':>19}",
         f"{'':<14}{'length':>7}{'forwards':>10}{'tokens':>8}{'plain':>10}{'lookup':>9}{'trees':>9}{'plain':>10}{'lookup':>9}",
     ]
     for run in runs:

@@ -18,7 +18,7 @@ class Marks:
 
 
 COLOURS = Marks(draft=("\x1b[4;32m", "\x1b[0m"), bonus=("", ""))
-BRACKETS = Marks(draft=("[", "]"), bonus=("", ""))
+BRACKETS = Marks(draft=("⟦", "⟧"), bonus=("", ""))  # seldom found in code or JSON
 
 
 def tokens_terminal(steps: Sequence[StepTokens], marks: Marks) -> str:
@@ -27,8 +27,8 @@ def tokens_terminal(steps: Sequence[StepTokens], marks: Marks) -> str:
     Characters that a terminal would act on are made visible, line breaks and tabs apart.
 
     >>> print(tokens_terminal([StepTokens((), "the"), StepTokens((" cat\\n", " sat"), " on")], BRACKETS))
-    the[ cat
-     sat] on
+    the⟦ cat
+     sat⟧ on
     """
     return "".join(
         _marked("".join(step.drafts), marks.draft) + _marked(step.bonus or "", marks.bonus) for step in steps

@@ -1,9 +1,14 @@
-"""Anchors where nothing can match: `a^b`. xgrammar drops them with a line on stderr and takes the pattern without."""
+"""What xgrammar takes for something else in a regular expression, at most with a line on stderr.
+
+Anchors where nothing can match (`a^b`) it drops; an escape that it does not know (`\\A`, `\\Q`) it reads as the letter;
+and a class that begins with `]` (`[^]a]`) it ends there.
+"""
 
 from __future__ import annotations
 
 import re
 
+_KNOWN_ESCAPES = "dDwWsSnrtfvxuc"
 # An escape, a class (a `]` that comes first in it is one of its characters), the start of a group, any other character.
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?:|.", re.DOTALL)
 
@@ -44,4 +49,26 @@ def misplaced_anchor(pattern: str) -> int | None:
             return piece.start()
         else:
             at_start = False
+    return None
+
+
+def misread_piece(pattern: str) -> int | None:
+    """Find an escape that xgrammar does not know, or a class that begins with `]`.
+
+    Args:
+        pattern: a regular expression that is otherwise valid.
+
+    Returns:
+        Its position, counted from 0; None where all is well.
+
+    >>> misread_piece(r"\\d\\A"), misread_piece("[^]a]"), misread_piece(r"[\\d\\]]+\\.")
+    (2, 0, None)
+    """
+    for piece in _PIECE.finditer(pattern):
+        text = piece.group()
+        if text.startswith(("[]", "[^]")):
+            return piece.start()
+        for escape in re.finditer(r"\\(.)", text, re.DOTALL):
+            if escape[1].isascii() and escape[1].isalnum() and escape[1] not in _KNOWN_ESCAPES:
+                return piece.start() + escape.start()
     return None
