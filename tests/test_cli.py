@@ -162,3 +162,11 @@ def test_the_demo_names_exactly_the_tasks_that_it_lost():
     won, lost_to_plain, lost_to_lookup = run("a", 1, 2, 3), run("b", 3, 1, 2), run("c", 1, 3, 2)
     assert "lost here on: no task." in demo.verdict([won])
     assert "lost here on: b, c." in demo.verdict([won, lost_to_plain, lost_to_lookup])
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named_with_the_cure(monkeypatch, capsys):
+    monkeypatch.setenv("NGRAM_REF_CACHE", "/proc/no-such-folder")
+    assert cli.main(["fetch-model"]) == 2
+    printed = capsys.readouterr().err
+    assert "NGRAM_REF_CACHE" in printed
+    assert printed.count("\n") == 1

@@ -38,7 +38,7 @@ def _demo_part() -> str:
     """The demo's first task, its table and what it says of that, as it printed them."""
     demo = Path("docs/demo.txt").read_text("utf-8")
     heading, first = demo.split("\n\n", 1)[0], demo.split("\n\n== ", 1)[1].split("\n\n== ", 1)[0]
-    table = demo[demo.rindex("\n\n               accept") + 2 :].strip()
+    table = demo[demo.rindex("\n\n               accept") + 2 :].strip("\n")
     return f"```text\n{heading}\n\n== {first}\n\n… (three more tasks)\n\n{table}\n```\n"
 
 

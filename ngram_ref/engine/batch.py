@@ -7,7 +7,7 @@ stands in row b of the KV cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ngram_ref.core.corpus import CorpusRequest
@@ -92,7 +92,7 @@ class Result:
     num_correct_drafts: int
     num_proposed_drafts: int
     num_draft_tokens: int
-    grammar: CompiledGrammar | None = None
+    grammar: CompiledGrammar | None = field(default=None, repr=False)
     error: str | None = None
     steps: tuple[StepRecord, ...] | None = None
 

@@ -147,7 +147,9 @@ def _explained(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST):
+        cannot_be_made = error.errno == errno.ENOENT and Path(error.filename or "") in (place, *place.parents)
+        refused = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
+        if error.errno not in refused and not cannot_be_made:
             raise
         reason = f"{error.strerror}: the cache folder {place} cannot take the converted model"
         raise OSError(error.errno, f"{reason}; set NGRAM_REF_CACHE to a folder that can") from error

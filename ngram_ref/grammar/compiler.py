@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -51,8 +51,8 @@ class CompiledGrammar:
     """
 
     description: Description
-    tokens: TokenTable
-    compiled: xgrammar.CompiledGrammar
+    tokens: TokenTable = field(repr=False)
+    compiled: xgrammar.CompiledGrammar = field(repr=False)
 
     def start(self) -> GrammarState:
         """Begin a text: a state that has read nothing."""
