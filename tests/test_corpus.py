@@ -608,3 +608,12 @@ def test_contexts_of_every_integer_kind_draft_alike() -> None:
 def test_the_request_of_another_corpus_is_refused() -> None:
     with pytest.raises(ValueError, match="another corpus"):
         NgramCorpus().draft([NgramCorpus().start([1, 2])], 5)
+
+
+def test_the_example_drawn_in_the_trie_module() -> None:
+    corpus = NgramCorpus(DraftConfig(max_trie_depth=2, capacity=100))
+    corpus.insert([7, 10, 7, 20])
+    trie = corpus.trie
+    nodes = {(7,): 1, (7, 10): 2, (10,): 3, (10, 7): 4, (7, 20): 5, (20,): 6}
+    assert {ngram: trie.find(ngram) for ngram in nodes} == nodes
+    assert (len(trie), trie.count[1], trie.children(1, 9), trie.children(3, 9)) == (7, 2, [5, 2], [4])

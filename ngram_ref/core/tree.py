@@ -2,8 +2,8 @@
 
 A step verifies `n = num_draft_tokens` nodes per request in one forward pass. Node 0 is the *root*: the last token
 that was emitted, whose keys and values are not in the cache yet. It is no guess. Every other node guesses the token
-that follows its parent. The *ancestor mask* says it all: `mask[b, i, j]` is true iff node j is node i itself or one of
-its ancestors. It is what attention needs, and the links of `links.py` follow from it.
+that follows its parent. The shape of the tree is kept as its *ancestor mask*: `mask[b, i, j]` is true iff node j is
+node i itself or one of its ancestors. It is what attention needs, and the links of `links.py` follow from it.
 
 Upstream: `sglang/srt/speculative/ngram_worker.py` keeps the same two arrays, flattened.
 """
@@ -255,7 +255,8 @@ def _bit_tables(n: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 def _highest_bit(bits: npt.NDArray[np.uint64]) -> IntArray:
     """Index of the highest bit set in words `[..., words]`, −1 where none is."""
-    # Clearing a bit whose upper neighbour is set keeps the conversion to float from rounding up to the next power.
+    # A float64 has 53 bits, so that a long run of ones (0b111…1) would round up to the next power of two. A bit whose
+    # upper neighbour is set is not the highest: with all of those cleared (0b100…0) nothing can carry.
     exponents = np.frexp((bits & ~(bits >> np.uint64(1))).astype(np.float64))[1]
     if bits.shape[-1] == 1:
         return exponents[..., 0].astype(np.int64) - 1

@@ -5,8 +5,15 @@ it was last counted; its children stand in order of preference, by one of the tw
 recently used leaf makes room.
 
 Nodes are numbers and their attributes stand in flat lists, edges in one dict, instead of an object with a dict per
-node: a quarter of the memory, and nothing for the garbage collector to visit. A number is used again after its node was
-evicted, so whoever keeps one keeps `born[node]` beside it and compares.
+node: less memory, and nothing for the garbage collector to visit. A number is used again after its node was evicted, so
+whoever keeps one keeps `born[node]` beside it and compares.
+
+After the text 7 10 7 20, for n-grams of two tokens:
+
+    root 0 ── 7 (node 1, counted twice) ── 10 (node 2)      edges: (0, 7) → 1, (1, 10) → 2, (1, 20) → 5, …
+           │                            └─ 20 (node 5)      ranked: 1 → ranks of 5 and 2, as 20 is more recent
+           ├─ 10 (node 3) ── 7 (node 4)                     child: 3 → 4, as an only child needs no rank
+           └─ 20 (node 6)
 
 Upstream: `kernels/jit/csrc/ngram_corpus/trie.cpp`.
 """
