@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,21 +19,12 @@ from ngram_ref.core.corpus import DraftConfig, NgramCorpus
 from ngram_ref.core.links import derive_tree_links, derive_tree_links_vectorized
 from ngram_ref.core.tree import ancestor_mask
 from ngram_ref.lab.machine import describe_run
+from ngram_ref.lab.timing import best_time
 
 LINK_SHAPES = [(1, 12), (8, 32), (48, 64)]  # (bs, n)
 CORPUS_SIZES = [1_000, 10_000, 100_000]  # tokens learned
 NUM_DRAFT_TOKENS = 12
 VOCAB_SIZE = 32_000
-
-
-def best_time(call: Callable[[], object], seconds: float = 1.0, least_repeats: int = 3) -> float:
-    """Repeat a call for about `seconds` and return its shortest time, in seconds."""
-    best, stop, repeats = float("inf"), perf_counter() + seconds, 0
-    while repeats < least_repeats or perf_counter() < stop:
-        start = perf_counter()
-        call()
-        best, repeats = min(best, perf_counter() - start), repeats + 1
-    return best
 
 
 def random_masks(rng: np.random.Generator, bs: int, n: int) -> np.ndarray:
@@ -60,8 +49,8 @@ def bench_links() -> list[dict[str, Any]]:
     rows = []
     for bs, n in LINK_SHAPES:
         masks = random_masks(np.random.default_rng(0), bs, n)
-        scan = best_time(lambda masks=masks: derive_tree_links(masks)) * 1e6
-        vectorized = best_time(lambda masks=masks: derive_tree_links_vectorized(masks)) * 1e6
+        scan = best_time(lambda masks=masks: derive_tree_links(masks), seconds=1.0) * 1e6
+        vectorized = best_time(lambda masks=masks: derive_tree_links_vectorized(masks), seconds=1.0) * 1e6
         rows.append({"bs": bs, "n": n, "scan_us": scan, "vectorized_us": vectorized, "ratio": scan / vectorized})
     return rows
 

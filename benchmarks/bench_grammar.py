@@ -1,6 +1,6 @@
 """Time the grammar side of a step: the three walks, compiling, an expensive grammar, masking on the device side.
 
-usage: python benchmarks/bench_grammar.py [--out benchmarks/results/grammar_cpu.json]
+usage: python benchmarks/bench_grammar.py [--out benchmarks/grammar_cpu.json]
 
 Host times are the smallest of several repeats: what the code needs when nothing disturbs it. They are taken with one
 torch thread, since a second one helps no walk, and clearing the bitmask (from 22 rows of 1,536 words on) would wait for
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from statistics import median
@@ -25,9 +25,11 @@ import ngram_ref as nr
 from ngram_ref.core.accept import target_tokens
 from ngram_ref.core.links import derive_tree_links_vectorized
 from ngram_ref.core.walk import fill_tree_bitmask, fill_tree_bitmask_recursive
-from ngram_ref.grammar.compile import CompiledGrammar
+from ngram_ref.grammar.compiler import CompiledGrammar
 from ngram_ref.grammar.native_walk import fill_tree_bitmask_native
 from ngram_ref.lab.machine import describe_run
+from ngram_ref.lab.tasks import RECORD, RECORD_SCHEMA
+from ngram_ref.lab.timing import best_time
 
 
 def _engine_alone(states: Any, tree: nr.DraftTree, next_token: Any, next_sibling: Any, bitmask: torch.Tensor) -> None:
@@ -48,40 +50,6 @@ SIZES = (8, 16, 32, 64)
 PLACES = 6  # trees per size, at as many places of the text
 
 
-def _text(pattern: str) -> dict[str, str]:
-    return {"type": "string", "pattern": pattern}
-
-
-_FIELDS: dict[str, Any] = {
-    "id": {"type": "integer", "minimum": 1, "maximum": 9999},
-    "name": _text("^[A-Za-z ]{1,12}$"),
-    "active": {"type": "boolean"},
-    "role": {"enum": ["admin", "user", "guest"]},
-    "score": {"type": "number"},
-    "tags": {"type": "array", "items": _text("^[a-z]{1,6}$"), "minItems": 1, "maxItems": 3},
-    "address": {
-        "type": "object",
-        "properties": {"street": _text("^[A-Za-z0-9 ]{1,16}$"), "zip": _text("^[0-9]{5}$")},
-        "required": ["street", "zip"],
-        "additionalProperties": False,
-    },
-    "phone": _text("^[0-9]{3}-[0-9]{4}$"),
-    "manager": {"anyOf": [{"type": "null"}, _text("^[a-z]{1,8}$")]},
-    "size": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 2},
-}
-SCHEMA = {"type": "object", "properties": _FIELDS, "required": [*_FIELDS], "additionalProperties": False}
-RECORD = {
-    "id": 17,
-    "name": "Anna Schmidt",
-    "active": True,
-    "role": "admin",
-    "score": 2.5,
-    "tags": ["new", "vip"],
-    "address": {"street": "12 Mill Lane", "zip": "10115"},
-    "phone": "555-0199",
-    "manager": None,
-    "size": [3, 7],
-}
 WORDS = "([a-zA-Z]+[ ,.]+)*[a-zA-Z]+"  # nearly every token crosses the border of the repeated group
 WORDS_CHEAP = "[a-zA-Z]([a-zA-Z ,.]*[a-zA-Z])?"  # the same texts
 
@@ -124,16 +92,6 @@ def main() -> None:
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def best_time(call: Callable[[], object], seconds: float = 0.05, least_repeats: int = 3) -> float:
-    """Repeat a call for about `seconds` and return its shortest time, in seconds."""
-    best, stop, repeats = float("inf"), perf_counter() + seconds, 0
-    while repeats < least_repeats or perf_counter() < stop:
-        start = perf_counter()
-        call()
-        best, repeats = min(best, perf_counter() - start), repeats + 1
-    return best
 
 
 # Trees
@@ -190,7 +148,7 @@ def trees_along(model: Model, grammar: CompiledGrammar, text: str, n: int, is_ch
 
 def bench_walks(model: Model) -> list[dict[str, Any]]:
     """Time the three walks, without links and without allocating the bitmask."""
-    schema, anything = model.compile(nr.json_schema(SCHEMA)), model.compile(nr.any_json())
+    schema, anything = model.compile(nr.json_schema(RECORD_SCHEMA)), model.compile(nr.any_json())
     text = json.dumps(RECORD)
     rows = []
     for name, grammar in (("schema", schema), ("any JSON", anything)):
@@ -228,7 +186,7 @@ def _time_walks(model: Model, grammar: CompiledGrammar, text: str, n: int, is_ch
 
 def bench_step(model: Model, bs: int = 8, n: int = 16) -> dict[str, Any]:
     """Time the whole host side of a grammar step: links, walk and fill of a new bitmask; the target is 1 ms."""
-    drawn = trees_along(model, model.compile(nr.json_schema(SCHEMA)), json.dumps(RECORD), n, is_chain=False)
+    drawn = trees_along(model, model.compile(nr.json_schema(RECORD_SCHEMA)), json.dumps(RECORD), n, is_chain=False)
     drawn = [drawn[index % len(drawn)] for index in range(bs)]
     states = [state.fork() for state, _ in drawn]
     tree = nr.DraftTree.from_parents([tokens for _, (tokens, _) in drawn], [parents for _, (_, parents) in drawn])
@@ -248,7 +206,7 @@ def bench_compile(model: Model) -> list[dict[str, Any]]:
     """Time compiling: with a new tokenizer (its tokens are read once), for a known one, and again."""
     grammars = {
         "three digits": nr.regex("[0-9]{3}"),
-        "schema": nr.json_schema(SCHEMA),
+        "schema": nr.json_schema(RECORD_SCHEMA),
         "any JSON": nr.any_json(),
         "words": nr.regex(WORDS),
     }
@@ -304,7 +262,7 @@ def bench_words(model: Model) -> dict[str, float]:
 def bench_mask(model: Model, n: int = 16, repeats: int = 15) -> dict[str, float]:
     """Time target tokens with and without a bitmask beside the verify forward of one tree, in float32 on this CPU."""
     (state, (tokens, parents)), *_ = trees_along(
-        model, model.compile(nr.json_schema(SCHEMA)), json.dumps(RECORD), n, False
+        model, model.compile(nr.json_schema(RECORD_SCHEMA)), json.dumps(RECORD), n, False
     )
     tokens[0] = 198
     tree = nr.DraftTree.from_parents([tokens], [parents])

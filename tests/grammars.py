@@ -28,6 +28,7 @@ from ngram_ref.core.walk import GrammarState
 from ngram_ref.grammar.compile import Grammar
 from ngram_ref.grammar.compiler import CompiledGrammar
 from ngram_ref.grammar.token_table import TokenTable
+from ngram_ref.lab.tasks import RECORD, RECORD_SCHEMA
 
 
 @dataclass(frozen=True)
@@ -95,50 +96,7 @@ number ::= "0" | [1-9] [0-9]*
 """
 
 
-def _text(pattern: str) -> dict[str, str]:
-    return {"type": "string", "pattern": pattern}
-
-
-PERSON: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer", "minimum": 1, "maximum": 9999},
-        "name": _text("^[A-Za-z ]{1,12}$"),
-        "active": {"type": "boolean"},
-        "role": {"enum": ["admin", "user", "guest"]},
-        "score": {"type": "number"},
-        "tags": {"type": "array", "items": _text("^[a-z]{1,6}$"), "minItems": 1, "maxItems": 3},
-        "address": {
-            "type": "object",
-            "properties": {"street": _text("^[A-Za-z0-9 ]{1,16}$"), "zip": _text("^[0-9]{5}$")},
-            "required": ["street", "zip"],
-            "additionalProperties": False,
-        },
-        "phone": _text("^[0-9]{3}-[0-9]{4}$"),
-        "manager": {"anyOf": [{"type": "null"}, _text("^[a-z]{1,8}$")]},
-        "size": {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0, "maximum": 9},
-            "minItems": 2,
-            "maxItems": 2,
-        },
-    },
-    "additionalProperties": False,
-}
-PERSON["required"] = list(PERSON["properties"])
-
-_ANNA = {
-    "id": 17,
-    "name": "Anna Schmidt",
-    "active": True,
-    "role": "admin",
-    "score": 2.5,
-    "tags": ["new", "vip"],
-    "address": {"street": "12 Mill Lane", "zip": "10115"},
-    "phone": "555-0199",
-    "manager": None,
-    "size": [3, 7],
-}
+PERSON, _ANNA = RECORD_SCHEMA, RECORD
 _JONAS = _ANNA | {"id": 2020, "name": "Jo", "role": "guest", "score": -1e3, "tags": ["a"], "manager": "anna"}
 
 GRAMMARS: dict[str, Sample] = {

@@ -35,7 +35,7 @@ class DraftTree:
     parent and no links, so that it is never walked and never chosen. (Upstream's pads are children of the root, all
     with token 0; equal siblings then bias its sampling.)
 
-    Construction checks shapes and dtypes, at the cost of a microsecond; `check()` checks everything.
+    Construction checks shapes and dtypes, `check()` checks everything.
 
     Raises:
         TypeError: `tokens` is not int64, or `mask` is not boolean.

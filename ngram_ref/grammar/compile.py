@@ -200,13 +200,13 @@ def regex(pattern: str) -> Grammar:
         raise ValueError(
             f"regex {pattern!r} cannot be used: at position {place + 1}, an anchor stands where nothing can match"
         )
-    refuse_errors(f"regex {pattern!r}", lambda: xgrammar.Grammar.from_regex(pattern))
     place = misread_piece(pattern)
     if place is not None:
         raise ValueError(
             f"regex {pattern!r} cannot be used: at position {place + 1}, an escape that is not supported, or a class "
             "that begins with ]"
         )
+    refuse_errors(f"regex {pattern!r}", lambda: xgrammar.Grammar.from_regex(pattern))
     return Regex(pattern)
 
 

@@ -66,12 +66,7 @@ class TokenCompiler:
 
     def __init__(self, tokenizer: Any, vocab_size: int, stop_token_ids: tuple[int, ...]) -> None:
         self._tokens = token_table(tokenizer, vocab_size, stop_token_ids)
-        plain = without_control_characters(self._tokens)
-        # One thread: starting others takes longer than most grammars.
-        self._compilers = {
-            True: xgrammar.GrammarCompiler(self._tokens.info, max_threads=1),
-            False: xgrammar.GrammarCompiler(plain.info, max_threads=1),
-        }
+        self._compilers: dict[bool, xgrammar.GrammarCompiler] = {}  # by whether texts may hold control characters
         self._compiled: dict[Description, CompiledGrammar] = {}
 
     def compile(self, description: Description) -> CompiledGrammar:
@@ -81,12 +76,20 @@ class TokenCompiler:
             ValueError: it cannot be compiled, or admits nothing.
         """
         if description not in self._compiled:
-            compiler = self._compilers[description.holds_control_characters]
+            compiler = self._compiler(description.holds_control_characters)
             compiled = refuse_errors("grammar", lambda: description.compile_with(compiler))
             grammar = CompiledGrammar(description, self._tokens, compiled)
             _refuse_nothing(grammar)
             self._compiled[description] = grammar
         return self._compiled[description]
+
+    def _compiler(self, control_characters: bool) -> xgrammar.GrammarCompiler:
+        """Make xgrammar's compiler when it is first needed: reading all tokens takes longer than most grammars."""
+        if control_characters not in self._compilers:
+            tokens = self._tokens if control_characters else without_control_characters(self._tokens)
+            # One thread, since starting others takes longer than most grammars, too.
+            self._compilers[control_characters] = xgrammar.GrammarCompiler(tokens.info, max_threads=1)
+        return self._compilers[control_characters]
 
 
 def _refuse_nothing(grammar: CompiledGrammar) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-_KNOWN_ESCAPES = "dDwWsSnrtfvxuc"
+# What xgrammar knows, and what it refuses itself by name (word boundaries, Unicode classes, backreferences).
+_ANSWERED_ESCAPES = "dDwWsSnrtfvxuc" + "bBpPk123456789"
 # An escape, a class (a `]` that comes first in it is one of its characters), the start of a group, any other character.
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?:|.", re.DOTALL)
 
@@ -66,9 +67,9 @@ def misread_piece(pattern: str) -> int | None:
     """
     for piece in _PIECE.finditer(pattern):
         text = piece.group()
-        if text.startswith(("[]", "[^]")):
+        if text.startswith("[^]"):  # `[]` it refuses itself, as an empty class
             return piece.start()
         for escape in re.finditer(r"\\(.)", text, re.DOTALL):
-            if escape[1].isascii() and escape[1].isalnum() and escape[1] not in _KNOWN_ESCAPES:
+            if escape[1].isascii() and escape[1].isalnum() and escape[1] not in _ANSWERED_ESCAPES:
                 return piece.start() + escape.start()
     return None

@@ -175,7 +175,7 @@ def _show_run(run: TaskRun, target: Target, tokenizer: Any, show: Print, marks: 
         return
     pairs = enumerate(zip(result.token_ids, plain, strict=False))
     first = next((place for place, (one, other) in pairs if one != other), min(len(result.token_ids), len(plain)))
-    show(f"-- other tokens than model.generate from token {first} on (its attention kernels round otherwise)")
+    show(f"-- other tokens than model.generate from token {first} on")
     show(f"-- replayed one token a forward: {audit(target, result)}\n")
 
 

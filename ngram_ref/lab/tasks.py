@@ -84,3 +84,45 @@ PEOPLE_SCHEMA: dict[str, Any] = {
 }
 
 GRAMMAR_TASK = Task("JSON by schema", f"List the people in this text as JSON, compact.\n\n{_PEOPLE}", 200)
+
+
+def _text(pattern: str) -> dict[str, str]:
+    return {"type": "string", "pattern": pattern}
+
+
+# Ten fields of all kinds, nested, every text bounded: for tests and benchmarks of grammars.
+_FIELDS: dict[str, Any] = {
+    "id": {"type": "integer", "minimum": 1, "maximum": 9999},
+    "name": _text("^[A-Za-z ]{1,12}$"),
+    "active": {"type": "boolean"},
+    "role": {"enum": ["admin", "user", "guest"]},
+    "score": {"type": "number"},
+    "tags": {"type": "array", "items": _text("^[a-z]{1,6}$"), "minItems": 1, "maxItems": 3},
+    "address": {
+        "type": "object",
+        "properties": {"street": _text("^[A-Za-z0-9 ]{1,16}$"), "zip": _text("^[0-9]{5}$")},
+        "required": ["street", "zip"],
+        "additionalProperties": False,
+    },
+    "phone": _text("^[0-9]{3}-[0-9]{4}$"),
+    "manager": {"anyOf": [{"type": "null"}, _text("^[a-z]{1,8}$")]},
+    "size": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 2, "maxItems": 2},
+}
+RECORD_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": _FIELDS,
+    "required": [*_FIELDS],
+    "additionalProperties": False,
+}
+RECORD: dict[str, Any] = {
+    "id": 17,
+    "name": "Anna Schmidt",
+    "active": True,
+    "role": "admin",
+    "score": 2.5,
+    "tags": ["new", "vip"],
+    "address": {"street": "12 Mill Lane", "zip": "10115"},
+    "phone": "555-0199",
+    "manager": None,
+    "size": [3, 7],
+}
